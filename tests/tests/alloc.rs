@@ -49,7 +49,12 @@ fn plain(len: usize, count: u64) -> Vec<Frame> {
 fn no_frame_costs_an_allocation() {
     let mut lan = Lan::new(2, FULL_WAIT);
     let (at_a, at_b) = (lan.add("a", 1), lan.add("b", 1));
-    for keys in ["", ",event_idx=off,indirect=on,segments=4,in_order=off,mrg=off"] {
+    for keys in [
+        "",
+        ",event_idx=off,indirect=on,segments=4,in_order=off,mrg=off",
+        ",packed=on",
+        ",packed=on,event_idx=off,segments=4,mrg=off",
+    ] {
         let mut a = VirtioGuest::connect(&at_a, 1, keys);
         let mut b = VirtioGuest::connect(&at_b, 2, keys);
         introduce(&mut b, &mut a);

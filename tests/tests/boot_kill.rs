@@ -75,9 +75,11 @@ fn kill_switch(times: u32, listens: Listens) -> Result<()> {
     let image = Image::build(dir)?;
     let ports = ["vm1", "vm2"].map(|name| listens.address(dir, name));
     let mut switch = Switch::start(dir, None, &ports)?;
-    let boots = [("vm1", 1), ("vm2", 2)].map(|(name, number)| listens.boot(dir, name, number));
+    let boots = [listens.boot(dir, "vm1", 1), listens.boot(dir, "vm2", 2).packed()];
     let [mut one, mut two] = Guest::boot(&image, dir, boots)?;
     connectivity::reaches(&mut one, "10.77.0.2")?;
+    let layout = |name| switch.port(name).map(|port| port["layout"].clone());
+    assert_eq!((layout("vm1")?, layout("vm2")?), ("split".into(), "packed".into()));
     connectivity::serve(&mut one)?;
     connectivity::serve(&mut two)?;
     // Its link down, a guest forgets where the other is; back before that one, it would ask in

@@ -20,7 +20,12 @@ const UDP: Sizes = Sizes { least: 50, most: 1514 };
 /// What a guest may negotiate, as keys of the driver's address.
 fn feature_sets() -> Vec<String> {
     let mut sets = Vec::new();
-    for version in ["version_1=on", "version_1=off,any_layout=on", "version_1=off,any_layout=off"] {
+    for version in [
+        "version_1=on",
+        "version_1=off,any_layout=on",
+        "version_1=off,any_layout=off",
+        "version_1=on,packed=on",
+    ] {
         for bits in 0..16_usize {
             let on = |bit: usize| if bits >> bit & 1 == 1 { "on" } else { "off" };
             // Chains of 4 where they are indirect, of 2 or 1 where not.
@@ -59,8 +64,8 @@ fn several_queues_keep_each_flow_in_order() {
     let mut lan = Lan::new(2, FULL_WAIT);
     let (at_a, at_b) = (lan.add("a", 4), lan.add("b", 4));
     for (of_a, of_b) in [(1, 2), (2, 1), (2, 2), (4, 4), (1, 4), (4, 2)] {
-        for event_idx in ["on", "off"] {
-            let keys = |queues| format!(",queues={queues},size=128,event_idx={event_idx}");
+        for more in ["on", "off", "on,packed=on", "off,packed=on"] {
+            let keys = |queues| format!(",queues={queues},size=128,event_idx={more}");
             let mut a = VirtioGuest::connect(&at_a, 1, &keys(of_a));
             let mut b = VirtioGuest::connect(&at_b, 2, &keys(of_b));
             exchange(&mut a, &mut b, 2 * UDP.all(), UDP);
@@ -320,7 +325,12 @@ fn ports_come_and_go_while_others_talk() {
 fn rings_stop_and_start_again_under_traffic() {
     let mut lan = Lan::new(1, FULL_WAIT);
     let (at_a, at_b) = (lan.add("a", 2), lan.add("b", 1));
-    for keys in [",size=64", ",size=64,event_idx=off,in_order=off,indirect=on,segments=2"] {
+    for keys in [
+        ",size=64",
+        ",size=64,event_idx=off,in_order=off,indirect=on,segments=2",
+        ",size=64,packed=on",
+        ",size=64,packed=on,event_idx=off,in_order=off,segments=4",
+    ] {
         let mut a = VirtioGuest::connect(&at_a, 1, &format!("{keys},queues=2"));
         let mut b = VirtioGuest::connect(&at_b, 2, keys);
         b.introduce();
@@ -335,7 +345,12 @@ fn rings_stop_and_start_again_under_traffic() {
                 let bases = a.nic.stop().unwrap();
                 a.assert_sound();
                 for (ring, base) in bases.iter().enumerate() {
-                    assert_eq!(*base, used_index(&a, ring), "ring {ring} stands at its used index");
+                    if keys.contains("packed") {
+                        assert_eq!(base & 0xffff, base >> 16, "nothing is used out of order");
+                        assert!(base & 0x7fff < 64, "a descriptor, and its wrap counter");
+                    } else {
+                        assert_eq!(*base, used_index(&a, ring), "ring {ring} stands there");
+                    }
                 }
                 a.nic.start_rings().unwrap();
                 a.nic.pairs.iter_mut().for_each(|pair| pair.tx.ring_doorbell());

@@ -129,6 +129,22 @@ fn with_the_vectorised_driver() -> Result<()> {
 }
 
 #[test]
+fn packed() -> Result<()> {
+    bounce(&Run { options: "packed_vq=1,in_order=0", ..PLAIN })
+}
+
+#[test]
+fn packed_in_order_without_mergeable_buffers() -> Result<()> {
+    bounce(&Run { options: "packed_vq=1,mrg_rxbuf=0,in_order=1", ..PLAIN })
+}
+
+#[test]
+fn packed_full_size_frames_of_the_vectorised_driver() -> Result<()> {
+    let options = "packed_vq=1,mrg_rxbuf=0,in_order=1,vectorized=1";
+    bounce(&Run { options, length: 1514, queues: 2, ..PLAIN })
+}
+
+#[test]
 fn two_queue_pairs() -> Result<()> {
     bounce(&Run { queues: 2, ..PLAIN })
 }

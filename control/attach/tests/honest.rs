@@ -410,6 +410,10 @@ fn the_driver_bounces_frames_in_every_shape_of_ring() {
         ",version_1=off,any_layout=off,mrg=off",
         ",reply_ack=off,mem_slots=off,inflight=off,status=off",
         ",size=2,buffer=128",
+        ",packed=on",
+        ",packed=on,event_idx=off,in_order=off,segments=4",
+        ",packed=on,indirect=on,segments=2,mrg=off",
+        ",packed=on,size=2,buffer=128",
     ] {
         let f = Fixture::new();
         let port = f.door.port();

@@ -1,4 +1,4 @@
-//! Cost of the data path for each frame: `virtio_path local|cross [BYTES] [ROUNDS]`.
+//! Cost of the data path for each frame: `virtio_path local|cross [BYTES] [ROUNDS] [packed]`.
 //!
 //! `local`: guest and device take turns in one thread (for callgrind: everything is in the cache).
 //! `cross`: the guest runs on another core; what is timed are the device's calls that moved frames.
@@ -28,13 +28,20 @@ struct Ring {
     posted: u16,
     seen: u16,
     write: bool,
+    packed: bool,
+}
+
+/// AVAIL and USED of the descriptor at a position of a packed ring.
+fn lap(position: u16, used: bool) -> u64 {
+    let first = (position / SIZE).is_multiple_of(2);
+    (if first { 1 << 7 } else { 0 } | if first == used { 1 << 15 } else { 0 }) << 48
 }
 
 impl Ring {
-    fn new(map: &Arc<Map>, at: u64, write: bool) -> Self {
+    fn new(map: &Arc<Map>, at: u64, write: bool, packed: bool) -> Self {
         let n = u64::from(SIZE);
         let (desc, avail, used) = (at, at + 0x2000, at + 0x3000);
-        let rings = Rings { size: SIZE, desc, avail, used, log: None };
+        let rings = Rings { size: SIZE, desc, avail, used, log: None, base: 0 };
         let window = |at, len| map.window(at, len, 4).expect("inside");
         Self {
             rings,
@@ -46,11 +53,31 @@ impl Ring {
             posted: 0,
             seen: 0,
             write,
+            packed,
         }
     }
 
+    /// Up to which position buffers were used.
+    fn used(&self) -> u16 {
+        if !self.packed {
+            return self.used.u16(2, Ordering::Acquire);
+        }
+        let mut at = self.seen;
+        while at != self.posted {
+            let word = self.desc.u64(16 * usize::from(at & (SIZE - 1)) + 8, Ordering::Acquire);
+            if word & (1 << 63 | 1 << 55) != lap(at, true) {
+                break;
+            }
+            at = at.wrapping_add(1);
+        }
+        at
+    }
+
     fn free(&mut self) -> u16 {
-        SIZE - self.posted.wrapping_sub(self.used.u16(2, Ordering::Acquire))
+        if self.packed {
+            self.seen = self.used();
+        }
+        SIZE - self.posted.wrapping_sub(self.used())
     }
 
     /// Posts `n` buffers of `len` bytes.
@@ -61,23 +88,36 @@ impl Ring {
             if !self.write {
                 self.map.slice_mut(addr, len).expect("inside").write(0, frame);
             }
-            let flags = if self.write { 2 << 32 } else { 0 };
-            self.desc.set_u64(16 * usize::from(slot), addr, Ordering::Relaxed);
-            self.desc.set_u64(16 * usize::from(slot) + 8, len as u64 | flags, Ordering::Relaxed);
-            self.avail.set_u16(4 + 2 * usize::from(slot), slot, Ordering::Relaxed);
+            let at = 16 * usize::from(slot);
+            self.desc.set_u64(at, addr, Ordering::Relaxed);
+            if self.packed {
+                let write = if self.write { 2 << 48 } else { 0 };
+                let flags = write | lap(self.posted.wrapping_add(k), false);
+                let word = len as u64 | u64::from(slot) << 32 | flags;
+                self.desc.set_u64(at + 8, word, Ordering::Release);
+            } else {
+                let write = if self.write { 2 << 32 } else { 0 };
+                self.desc.set_u64(at + 8, len as u64 | write, Ordering::Relaxed);
+                self.avail.set_u16(4 + 2 * usize::from(slot), slot, Ordering::Relaxed);
+            }
         }
         self.posted = self.posted.wrapping_add(n);
-        self.avail.set_u16(2, self.posted, Ordering::Release);
+        if !self.packed {
+            self.avail.set_u16(2, self.posted, Ordering::Release);
+        }
     }
 
     /// Looks at what was received; returns how many.
     fn reap(&mut self) -> u16 {
-        let used = self.used.u16(2, Ordering::Acquire);
-        let n = used.wrapping_sub(self.seen);
+        let n = self.used().wrapping_sub(self.seen);
         let mut sum = 0;
         for _ in 0..n {
             let slot = usize::from(self.seen & (SIZE - 1));
-            let id = self.used.u32(4 + 8 * slot, Ordering::Relaxed);
+            let id = if self.packed {
+                self.desc.u16(16 * slot + 12, Ordering::Relaxed).into()
+            } else {
+                self.used.u32(4 + 8 * slot, Ordering::Relaxed)
+            };
             let addr = self.buffers + STRIDE * u64::from(id);
             sum += self
                 .map
@@ -149,15 +189,16 @@ fn guest(a: &mut Ring, b: &mut Ring, len: usize, frame: &[u8]) {
 }
 
 /// The guest's memory, its two rings, and the device's two sides on them.
-fn world() -> (Ring, Ring, NetTx, NetRx) {
+fn world(packed: bool) -> (Ring, Ring, NetTx, NetRx) {
     let file = tempfile::tempfile_in("/dev/shm").expect("file");
     let size = 0x40_0000;
     file.set_len(size).expect("size");
     let mapping = Arc::new(Mapping::new(file.as_fd(), 0, size).expect("map"));
     let region = Region::new(0, size, 0, 0, mapping).expect("region");
     let map = Arc::new(Map::new(vec![region], None).expect("map"));
-    let (a, mut b) = (Ring::new(&map, 0, false), Ring::new(&map, 0x20_0000, true));
-    let bits = feature::VERSION_1 | feature::MRG_RXBUF | feature::IN_ORDER;
+    let (a, mut b) = (Ring::new(&map, 0, false, packed), Ring::new(&map, 0x20_0000, true, packed));
+    let layout = if packed { feature::RING_PACKED } else { 0 };
+    let bits = feature::VERSION_1 | feature::MRG_RXBUF | feature::IN_ORDER | layout;
     let (mut tx, mut rx) = (NetTx::new(), NetRx::new());
     tx.set_map(map.clone());
     rx.set_map(map);
@@ -201,7 +242,8 @@ fn main() {
     let cross = args.get(1).is_some_and(|m| m == "cross");
     let bytes: usize = args.get(2).map_or(60, |s| s.parse().expect("bytes"));
     let rounds: usize = args.get(3).map_or(10, |s| s.parse().expect("rounds"));
-    let (mut a, mut b, mut tx, mut rx) = world();
+    let packed = args.get(4).is_some_and(|word| word == "packed");
+    let (mut a, mut b, mut tx, mut rx) = world(packed);
     let frame = vec![0u8; 12 + bytes];
     let mut batch = Batch::new();
     let mut times = Vec::new();

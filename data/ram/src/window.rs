@@ -116,6 +116,27 @@ impl Window {
         (0..n).find(fails).unwrap_or(n)
     }
 
+    /// Hands 16-byte descriptors to `take`, as two words each: of the `n` from `off` on those that
+    /// come before the first whose second word fails `test`, or until `take` says false. Each word
+    /// is read once, and the second one first, so that what its writer wrote before is there.
+    #[inline]
+    pub fn take_descriptors(
+        &self,
+        off: usize,
+        n: usize,
+        test: impl Fn(u64) -> bool,
+        mut take: impl FnMut((u64, u64)) -> bool,
+    ) {
+        let Some(cells) = self.bytes.cells::<u64>(off, n.saturating_mul(2)) else { return };
+        for i in 0..n {
+            let (Some(a), Some(b)) = (cells.get(i * 2), cells.get(i * 2 + 1)) else { return };
+            let second = u64::from_le(b.load(Ordering::Acquire));
+            if !test(second) || !take((u64::from_le(a.load(Ordering::Relaxed)), second)) {
+                return;
+            }
+        }
+    }
+
     /// Writes the 16-byte descriptor at `off`, its second word after all that was written before.
     #[inline]
     pub fn set_descriptor(&self, off: usize, (first, second): (u64, u64)) {

@@ -55,7 +55,7 @@ struct Ring {
 impl Ring {
     fn new() -> (Self, Rings) {
         let map = memory(0x20_0000);
-        let rings = Rings { size: SIZE, desc: 0, avail: 0x2000, used: 0x3000, log: None };
+        let rings = Rings { size: SIZE, desc: 0, avail: 0x2000, used: 0x3000, log: None, base: 0 };
         let window = |at, len| map.window(at, len, 4).expect("inside");
         let n = usize::from(SIZE);
         let (desc, avail, used) =

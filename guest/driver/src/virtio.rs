@@ -14,7 +14,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::virtio::queues::{NetHeader, Queue, RxQueue, Shape, TxQueue};
-use crate::virtio::virtqueue::{Audit, RingOptions, SplitRing};
+use crate::virtio::virtqueue::either::Ring;
+use crate::virtio::virtqueue::{Audit, RingOptions};
 use crate::wait::{Interest, Prepared, Wake};
 use vmlan_transport::address::VhostUser as Address;
 use vmlan_transport::memory::{Pool, Ram};
@@ -297,6 +298,7 @@ fn ring_options(address: &Address, features: u64) -> RingOptions {
         indirect: has(feature::INDIRECT),
         event_idx: has(feature::EVENT_IDX),
         in_order: has(feature::IN_ORDER),
+        packed: has(feature::RING_PACKED),
     }
 }
 
@@ -324,7 +326,7 @@ fn build(address: &Address, features: u64) -> io::Result<(Arc<Ram>, Vec<Pair>)> 
     let mut low = Pool::new(0, ram.buffers());
     let mut high = Pool::new(ram.buffers(), ram.size());
     let mut queue = || {
-        let mut ring = SplitRing::new(&ram, &mut low, options);
+        let mut ring = Ring::new(&ram, &mut low, options);
         ring.disarm();
         Queue::new(&ram, ring, &mut high, shape)
     };

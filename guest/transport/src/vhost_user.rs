@@ -193,8 +193,8 @@ impl FrontEnd {
     }
 
     /// SET_VRING_BASE: the avail index to go on from.
-    pub fn set_vring_base(&self, index: u32, base: u16) -> Result<(), ProtocolError> {
-        self.set_vring_state(Request::SetVringBase, index, base.into())
+    pub fn set_vring_base(&self, index: u32, base: u32) -> Result<(), ProtocolError> {
+        self.set_vring_state(Request::SetVringBase, index, base)
     }
 
     /// SET_VRING_ENABLE.

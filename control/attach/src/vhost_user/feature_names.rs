@@ -1,7 +1,7 @@
 //! Feature bits in the words of the specifications, for people who look at a port.
 
 /// Bits of virtio 1.2 (sections 5.1.3 and 6.3) and of vhost (26 and 30), each with its name.
-const FEATURES: [(u32, &str); 31] = [
+const FEATURES: [(u32, &str); 32] = [
     (0, "CSUM"),
     (1, "GUEST_CSUM"),
     (2, "CTRL_GUEST_OFFLOADS"),
@@ -29,6 +29,7 @@ const FEATURES: [(u32, &str); 31] = [
     (29, "EVENT_IDX"),
     (30, "PROTOCOL_FEATURES"),
     (32, "VERSION_1"),
+    (34, "RING_PACKED"),
     (35, "IN_ORDER"),
     (54, "GUEST_USO4"),
     (55, "GUEST_USO6"),

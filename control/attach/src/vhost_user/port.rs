@@ -8,7 +8,7 @@ use vmlan_frame::headers::announcement;
 use vmlan_frame::{
     Batch, Counters, Doorbell, Mac, NicCounters, Offload, Offloads, Port, Reason, Sink,
 };
-use vmlan_nic::virtio::{Features, NetRx, NetTx};
+use vmlan_nic::virtio::{Features, NetRx, NetTx, feature};
 use vmlan_ram::{Map, Slice};
 
 use super::kick::Kicks;
@@ -68,6 +68,11 @@ impl BothSides<'_> {
         self.tx.net.set_features(features);
         self.rx.net.set_features(features);
         self.port.offloads.store(features.receives().bits(), Ordering::Relaxed);
+    }
+
+    /// Whether packed virtqueues were negotiated.
+    pub fn is_packed(&self) -> bool {
+        self.tx.net.features().has(feature::RING_PACKED)
     }
 
     /// Forgets everything that the front end set up.

@@ -43,8 +43,8 @@ impl fmt::Display for QueueIndex {
 /// What can be done to the queues of a side, transmit or receive.
 pub trait Queues {
     fn start(&mut self, index: u16, rings: Rings) -> Result<(), Fault>;
-    /// Stops a queue. Returns the index that its next buffer has.
-    fn stop(&mut self, index: u16) -> u16;
+    /// Stops a queue. Returns what to answer `GET_VRING_BASE` with.
+    fn stop(&mut self, index: u16) -> u32;
     fn enable(&mut self, index: u16, on: bool) -> Result<(), Fault>;
     fn set_interrupt(&mut self, index: u16, call: Arc<InterruptEventFd>) -> Result<(), Fault>;
     /// Gives a queue its part of the inflight region.
@@ -58,7 +58,7 @@ impl<S: QueueState> Queues for Net<S> {
     fn start(&mut self, index: u16, rings: Rings) -> Result<(), Fault> {
         Net::start(self, index, rings)
     }
-    fn stop(&mut self, index: u16) -> u16 {
+    fn stop(&mut self, index: u16) -> u32 {
         Net::stop(self, index)
     }
     fn enable(&mut self, index: u16, on: bool) -> Result<(), Fault> {

@@ -88,6 +88,10 @@ impl Session {
         self.port.counters()
     }
 
+    fn is_packed(&self) -> bool {
+        self.features & feature::RING_PACKED != 0
+    }
+
     /// Handles one request. Descriptors that nobody takes are closed with the message.
     pub fn handle(&mut self, message: Message) -> Outcome {
         let (need_reply, number) = (message.header.need_reply, message.header.number);
@@ -181,12 +185,13 @@ impl Session {
             .stop(&cx, index)
             .map_err(|source| RequestRefusal::Ring { request: Request::GetVringBase, source })?;
         let mut bytes = index.to_ne_bytes().to_vec();
-        bytes.extend(u32::from(base).to_ne_bytes());
+        bytes.extend(base.to_ne_bytes());
         Ok(Reply { body: bytes, fd: None })
     }
 
     fn get_inflight(&mut self, body: Body<'_>) -> Result<Reply, RequestRefusal> {
-        let (desc, fd) = inflight::create(InflightDesc::parse(body), self.rings.len())?;
+        let packed = self.is_packed();
+        let (desc, fd) = inflight::create(InflightDesc::parse(body), self.rings.len(), packed)?;
         Ok(Reply { body: desc.encode(body.0.len()), fd: Some(fd) })
     }
 
@@ -324,7 +329,7 @@ impl Session {
             return Err(RequestRefusal::RingsStarted);
         }
         let desc = InflightDesc::parse(body);
-        self.inflight = Some(InflightRegion::new(desc, fd, self.rings.len())?);
+        self.inflight = Some(InflightRegion::new(desc, fd, self.rings.len(), self.is_packed())?);
         Ok(())
     }
 
@@ -347,6 +352,7 @@ impl Session {
             ("protocol-features", feature_names::protocol_features(self.protocol)),
             ("protocol-features-hex", format!("{:#x}", self.protocol)),
             ("queues", format!("{rx} receive, {tx} transmit")),
+            ("layout", if self.is_packed() { "packed" } else { "split" }.to_owned()),
             ("memory", format!("{} MiB", self.memory.bytes() >> 20)),
         ];
         list.extend(self.mtu.map(|mtu| ("mtu", mtu.to_string())));

@@ -15,11 +15,11 @@ pub enum VirtqueueError {
     NoRing { index: u32, rings: usize },
     #[error("virtqueue {0} is started: stop it with GET_VRING_BASE first")]
     Started(QueueIndex),
-    /// A base beyond 16 bits (packed virtqueues use more; we do not offer them).
-    #[error("a virtqueue's base has 16 bits: {0} is too large")]
+    /// A base beyond 16 bits, where packed virtqueues, which use more, were not negotiated.
+    #[error("a split virtqueue's base has 16 bits: {0} is too large")]
     Base(u32),
-    #[error("virtqueue size {0} is not a power of two from 1 to 32768")]
-    Size(u32),
+    #[error("virtqueue size {size} is not {}from 1 to 32768", power(*packed))]
+    Size { size: u32, packed: bool },
     /// The addresses do not lie in any region. A VMM announces no region at all for memory that it
     /// does not share.
     #[error("virtqueue {index} is at {addr:#x}, outside the memory that was announced: {UNSHARED}")]
@@ -35,4 +35,9 @@ pub enum VirtqueueError {
     Watch { index: QueueIndex, source: std::io::Error },
     #[error("virtqueue {index} cannot start")]
     Inflight { index: QueueIndex, source: InflightError },
+}
+
+/// What a size has to be besides.
+fn power(packed: bool) -> &'static str {
+    if packed { "" } else { "a power of two " }
 }

@@ -33,7 +33,7 @@ use crate::interrupt_eventfd::InterruptEventFd;
 struct Virtqueue {
     size: u16,
     addr: Option<VirtqueueAddr>,
-    base: u16,
+    base: u32,
     kick: Option<Arc<Kick>>,
     call: Arc<InterruptEventFd>,
     err: InterruptEventFd,
@@ -94,11 +94,13 @@ impl VirtqueueTable {
         &mut self,
         cx: &Context<'_>,
         index: u32,
-        size: u32,
+        asked: u32,
     ) -> Result<(), VirtqueueError> {
         let (i, ring) = self.ring(index)?;
-        let valid = u16::try_from(size).ok().filter(|n| n.is_power_of_two() && *n <= 32768);
-        let size = valid.ok_or(VirtqueueError::Size(size))?;
+        let packed = cx.is_packed();
+        let valid = |n: &u16| (1..=32768).contains(n) && (packed || n.is_power_of_two());
+        let size = u16::try_from(asked).ok().filter(valid);
+        let size = size.ok_or(VirtqueueError::Size { size: asked, packed })?;
         if size != ring.size && i.is_started(&mut cx.port.both()) {
             return Err(VirtqueueError::Started(i));
         }
@@ -106,8 +108,9 @@ impl VirtqueueTable {
         self.settle(cx, i)
     }
 
-    /// SET_VRING_BASE. Only checked: a virtqueue starts where its used index stands, which is the
-    /// same for a front end that tells the truth.
+    /// SET_VRING_BASE. Of a split virtqueue only checked: it starts where its used index stands,
+    /// which is the same for a front end that tells the truth. A packed virtqueue starts there if
+    /// its descriptors do not say where: by the lower half, since some front ends send no other.
     pub fn set_base(
         &mut self,
         cx: &Context<'_>,
@@ -115,7 +118,10 @@ impl VirtqueueTable {
         base: u32,
     ) -> Result<(), VirtqueueError> {
         let (i, ring) = self.ring(index)?;
-        ring.base = u16::try_from(base).or(Err(VirtqueueError::Base(base)))?;
+        if !cx.is_packed() && base > u16::MAX.into() {
+            return Err(VirtqueueError::Base(base));
+        }
+        ring.base = base;
         if i.is_started(&mut cx.port.both()) { Err(VirtqueueError::Started(i)) } else { Ok(()) }
     }
 
@@ -216,7 +222,7 @@ impl VirtqueueTable {
     /// GET_VRING_BASE: stops the virtqueue. When this returns, nothing of it is touched any more,
     /// and no interrupt of it is held back: whoever serves the virtqueue next knows nothing of
     /// that.
-    pub fn stop(&mut self, cx: &Context<'_>, index: u32) -> Result<u16, VirtqueueError> {
+    pub fn stop(&mut self, cx: &Context<'_>, index: u32) -> Result<u32, VirtqueueError> {
         let (i, ring) = self.ring(index)?;
         let mut both = cx.port.both();
         let (side, number) = i.queue(&mut both);
@@ -318,8 +324,9 @@ impl VirtqueueTable {
         if i.is_started(&mut both) {
             return Ok(());
         }
-        let rings = locate(&both.tx.map, i, ring.size, addr)?;
-        let inflight = cx.inflight.map(|region| region.part(i.0, ring.size)).transpose();
+        let rings = locate(&both.tx.map, i, ring, addr)?;
+        let packed = both.is_packed();
+        let inflight = cx.inflight.map(|region| region.part(i.0, ring.size, packed)).transpose();
         let inflight =
             inflight.map_err(|source| VirtqueueError::Inflight { index: i, source })?.flatten();
         let call = Arc::clone(&ring.call);
@@ -365,14 +372,23 @@ pub struct Context<'c> {
     pub inflight: Option<&'c InflightRegion>,
 }
 
+impl Context<'_> {
+    /// Whether packed virtqueues were negotiated.
+    fn is_packed(&self) -> bool {
+        self.port.both().is_packed()
+    }
+}
+
 /// From the VMM's addresses to the guest's.
 fn locate(
     map: &Map,
     index: QueueIndex,
-    size: u16,
+    ring: &Virtqueue,
     addr: VirtqueueAddr,
 ) -> Result<Rings, VirtqueueError> {
     let find = |addr| map.gpa_of(addr).ok_or(VirtqueueError::Address { index, addr });
     let (desc, avail, used) = (find(addr.desc)?, find(addr.avail)?, find(addr.used)?);
-    Ok(Rings { size, desc, avail, used, log: addr.log })
+    let [b0, b1, ..] = ring.base.to_le_bytes();
+    let base = u16::from_le_bytes([b0, b1]);
+    Ok(Rings { size: ring.size, desc, avail, used, log: addr.log, base })
 }

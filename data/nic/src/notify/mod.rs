@@ -13,6 +13,7 @@
 //! | module | what is published | the wish |
 //! | --- | --- | --- |
 //! | [`virtqueue`] | `avail.idx`, `used.idx` | `flags`, or event indexes |
+//! | [`packed`] | a descriptor's flags | event suppression structures |
 //! | [`bell`] | a register, trapped or mapped | a flag of ours |
 //! | [`csb`] | `guest_tdt`, `guest_rdt` | `host_need_txkick`, `host_rxkick_at` |
 //! | | `host_tdh`, DD | `guest_need_txkick`, `guest_need_rxkick` |
@@ -27,6 +28,7 @@ pub mod bell;
 pub mod csb;
 pub mod deferred;
 pub mod moderate;
+pub mod packed;
 pub mod virtqueue;
 
 /// A place in the protocol that prevents a lost wake-up: a full fence, or a second look.
@@ -38,6 +40,12 @@ pub enum Point {
     VirtqueueArm,
     /// That second look.
     VirtqueueLook,
+    /// Fence: used descriptors are published, then the driver's wish is read.
+    PackedPublish,
+    /// Fence: our wish is stated, then the next descriptor is looked at again.
+    PackedArm,
+    /// That second look.
+    PackedLook,
     /// Fence: a tail's register (or the link, or a wish that is gone) is stored, then the worker's
     /// wish is read.
     BellRing,
@@ -72,10 +80,13 @@ pub enum Point {
 
 impl Point {
     /// Every point, once.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 20] = [
         Self::VirtqueuePublish,
         Self::VirtqueueArm,
         Self::VirtqueueLook,
+        Self::PackedPublish,
+        Self::PackedArm,
+        Self::PackedLook,
         Self::BellRing,
         Self::BellArm,
         Self::BellLook,

@@ -1,24 +1,32 @@
-//! Descriptors and chains of them (virtio 1.2 sections 2.7.5 and 2.7.5.3).
+//! Descriptors (virtio 1.2 sections 2.7.5 and 2.8.13), and chains of them in a split ring
+//! (2.7.5.3).
 
 use vmlan_ram::{Map, Slice, Window};
 
 use super::Fault;
 
-const NEXT: u16 = 1;
-const WRITE: u16 = 2;
-const INDIRECT: u16 = 4;
+pub(super) const NEXT: u16 = 1;
+pub(super) const WRITE: u16 = 2;
+pub(super) const INDIRECT: u16 = 4;
 
-const SIZE: u32 = 16; // Bytes of a descriptor.
+pub(super) const SIZE: u32 = 16; // Bytes of a descriptor.
 /// Descriptors in an indirect table, at most (section 2.7.5.3.1: no longer than the largest ring).
 const MAX_TABLE: u32 = 32768;
 
+/// The buffers of one chain, one after the other, each read once.
+pub(super) trait Buffers {
+    /// The next buffer: address and length. `None` after the last.
+    fn next_buffer(&mut self) -> Result<Option<(u64, u32)>, Fault>;
+}
+
 /// One descriptor, copied out.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Desc {
     pub(super) addr: u64,
     pub(super) len: u32,
-    flags: u16,
-    next: u16,
+    pub(super) flags: u16,
+    /// The next one's number; in a packed ring the buffer's.
+    pub(super) next: u16,
 }
 
 impl Desc {
@@ -69,39 +77,13 @@ impl<'q> Chain<'q> {
         Self { ring, map, table: None, count, left: count, indirect, write, ahead: Some(first) }
     }
 
-    /// The next buffer: address and length. `None` after the last.
-    pub(super) fn next_buffer(&mut self) -> Result<Option<(u64, u32)>, Fault> {
-        let Some(mut desc) = self.ahead.take() else { return Ok(None) };
-        if desc.flags & INDIRECT != 0 {
-            self.enter(&desc)?;
-            desc = self.read(0)?;
-            if desc.flags & INDIRECT != 0 {
-                return Err(Fault::Indirect);
-            }
-        }
-        self.left = self.left.checked_sub(1).ok_or(Fault::Endless)?;
-        if (desc.flags & WRITE != 0) != self.write {
-            return Err(Fault::Direction);
-        }
-        if desc.flags & NEXT != 0 {
-            if self.left == 0 {
-                return Err(Fault::Endless);
-            }
-            self.ahead = Some(self.read(desc.next.into())?);
-        }
-        Ok(Some((desc.addr, desc.len)))
-    }
-
     /// Goes on in the table that `desc` names. Its length is the one copied out: it is not read
     /// again.
     fn enter(&mut self, desc: &Desc) -> Result<(), Fault> {
         if !self.indirect || self.table.is_some() || desc.flags & NEXT != 0 {
             return Err(Fault::Indirect);
         }
-        let count = desc.len / SIZE;
-        if count == 0 || count > MAX_TABLE || !desc.len.is_multiple_of(SIZE) {
-            return Err(Fault::IndirectSize(desc.len));
-        }
+        let count = table_entries(desc.len)?;
         self.table = Some(desc.addr);
         (self.count, self.left) = (count, count);
         Ok(())
@@ -122,8 +104,41 @@ impl<'q> Chain<'q> {
     }
 }
 
+impl Buffers for Chain<'_> {
+    fn next_buffer(&mut self) -> Result<Option<(u64, u32)>, Fault> {
+        let Some(mut desc) = self.ahead.take() else { return Ok(None) };
+        if desc.flags & INDIRECT != 0 {
+            self.enter(&desc)?;
+            desc = self.read(0)?;
+            if desc.flags & INDIRECT != 0 {
+                return Err(Fault::Indirect);
+            }
+        }
+        self.left = self.left.checked_sub(1).ok_or(Fault::Endless)?;
+        if (desc.flags & WRITE != 0) != self.write {
+            return Err(Fault::Direction);
+        }
+        if desc.flags & NEXT != 0 {
+            if self.left == 0 {
+                return Err(Fault::Endless);
+            }
+            self.ahead = Some(self.read(desc.next.into())?);
+        }
+        Ok(Some((desc.addr, desc.len)))
+    }
+}
+
+/// Descriptors in an indirect table of `len` bytes.
+pub(super) fn table_entries(len: u32) -> Result<u32, Fault> {
+    let count = len / SIZE;
+    if count == 0 || count > MAX_TABLE || !len.is_multiple_of(SIZE) {
+        return Err(Fault::IndirectSize(len));
+    }
+    Ok(count)
+}
+
 /// The 16 bytes at `addr`, even if a region ends among them.
-fn copy_out(map: &Map, addr: u64) -> Option<[u8; SIZE as usize]> {
+pub(super) fn copy_out(map: &Map, addr: u64) -> Option<[u8; SIZE as usize]> {
     if let Some(slice) = map.slice(addr, SIZE as usize) {
         return slice.read_array();
     }

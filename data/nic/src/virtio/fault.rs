@@ -8,6 +8,12 @@ pub enum Fault {
     /// The ring's size is not a power of two up to 32768 (virtio 1.2 section 2.7).
     #[error("queue size {0} is not a power of two from 1 to 32768")]
     BadSize(u16),
+    /// A packed ring of no descriptors, or of more than 32768 (virtio 1.2 section 2.8.10).
+    #[error("packed queue size {0} is not from 1 to 32768")]
+    BadPackedSize(u16),
+    /// A packed ring whose descriptors do not say where it begins, and whose base is beyond it.
+    #[error("the base {0:#x} is beyond the packed ring")]
+    Base(u16),
     #[error("no ring memory at guest address {0:#x}")]
     BadRing(u64),
     #[error("there is no queue {0}")]
@@ -16,6 +22,13 @@ pub enum Fault {
     AvailJump { avail: u16, next: u16 },
     #[error("descriptor {0} is outside the table")]
     OutOfTable(u32),
+    /// Packed rings: the id of a buffer is not below the ring's size.
+    #[error("the buffer id {0} is outside the ring")]
+    BufferId(u16),
+    #[error("the buffer id {0} is in use already")]
+    BufferIdTwice(u16),
+    #[error("an event at descriptor {0}, beyond the ring")]
+    EventOffset(u16),
     /// A chain has more descriptors than its table: it must be a circle.
     #[error("a descriptor chain does not end")]
     Endless,

@@ -21,6 +21,7 @@ pub const ANY_LAYOUT: u64 = 1 << 27;
 pub const INDIRECT_DESC: u64 = 1 << 28; // Tables of descriptors outside the ring.
 pub const EVENT_IDX: u64 = 1 << 29; // Notifications by index instead of by flag.
 pub const VERSION_1: u64 = 1 << 32; // Virtio 1.0 or later.
+pub const RING_PACKED: u64 = 1 << 34; // One ring of descriptors for both directions.
 /// Buffers are used in the order in which they were made available.
 pub const IN_ORDER: u64 = 1 << 35;
 pub const GUEST_USO4: u64 = 1 << 54; // The driver takes unsegmented UDP over IPv4.
@@ -45,6 +46,7 @@ pub const DATA_PATH: u64 = CSUM
     | INDIRECT_DESC
     | EVENT_IDX
     | VERSION_1
+    | RING_PACKED
     | IN_ORDER;
 
 /// A set of negotiated features.

@@ -1,4 +1,5 @@
-//! virtio-net: split virtqueues as the device sees them (virtio 1.2 sections 2.7 and 5.1.6).
+//! virtio-net: virtqueues, split and packed, as the device sees them (virtio 1.2 sections 2.7, 2.8
+//! and 5.1.6).
 //!
 //! ```text
 //!  NetTx::pull                               NetRx::push
@@ -10,8 +11,11 @@
 //! ```
 //!
 //! The device completes strictly in the order in which buffers were made available. So the used
-//! index that stands in guest memory is all the state a ring has: a device that starts there, after
+//! index that stands in guest memory is all the state a split ring has, and the flags of its
+//! descriptors are all that a packed one has ([`packed`]): a device that starts there, after
 //! whatever end of its predecessor, loses no descriptor and uses none twice.
+//!
+//! What passes between rings and frames is written once, over either layout ([`queue::Ring`]).
 
 mod desc;
 mod fault;
@@ -19,8 +23,10 @@ pub mod feature;
 mod header;
 mod held_buffers;
 mod net;
+mod packed;
 mod queue;
 mod rx;
+mod split;
 #[cfg(test)]
 mod tests;
 mod tx;

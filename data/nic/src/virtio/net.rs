@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use vmlan_ram::{Map, Window};
 
-use super::queue::Queue;
+use super::queue::AnyQueue;
 use super::{Fault, Features};
 use crate::Interrupt;
 
@@ -14,26 +14,31 @@ pub const MAX_QUEUES: u16 = 128;
 /// Where a ring lies. All addresses are guest-physical.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rings {
-    /// Descriptors; a power of two up to 32768.
+    /// Descriptors; up to 32768, and a power of two in a split ring.
     pub size: u16,
-    /// The descriptor table, aligned to 16 bytes.
+    /// The descriptor table or ring, aligned to 16 bytes.
     pub desc: u64,
-    /// The available ring, aligned to 2 bytes.
+    /// The available ring, aligned to 2 bytes; of a packed ring the driver's event suppression
+    /// structure, aligned to 4.
     pub avail: u64,
-    /// The used ring, aligned to 4 bytes.
+    /// The used ring, aligned to 4 bytes; of a packed ring the device's event suppression
+    /// structure.
     pub used: u64,
     /// Where writes to the used ring are logged, while migrating (`VHOST_VRING_F_LOG`).
     pub log: Option<u64>,
+    /// Where a packed ring begins that somebody else served who does not keep the descriptors as
+    /// we do: a slot, and the wrap counter in bit 15. Any other ring says itself where it begins.
+    pub base: u16,
 }
 
 /// Where each batch's used index is noted for whoever audits the connection: `used_idx` of the
-/// queue's `QueueRegionSplit` in the inflight region. Nothing here reads it (see the folder's
-/// text).
+/// queue's `QueueRegionSplit` or `QueueRegionPacked` in the inflight region, with what follows it
+/// there up to the wrap counters. Nothing here reads it (see the folder's text).
 #[derive(Debug)]
 pub struct Inflight {
     /// The queue's part of the region.
     pub window: Window,
-    /// Offset of `used_idx` in it, even.
+    /// Offset of `used_idx` in it: even, and a multiple of 8 for a packed ring.
     pub offset: usize,
 }
 
@@ -42,12 +47,15 @@ pub trait QueueState: Default {
     /// Whether doorbells are wanted from the start: for frames they are, for receive buffers only
     /// while a sender waits ([`super::NetRx::want_room`]).
     const WANTS_DOORBELLS: bool;
+
+    /// Buffers that may be used before they are published.
+    const STAGED: usize;
 }
 
 /// One queue of a side.
 #[derive(Default)]
 pub(super) struct QueueSlot<S> {
-    pub(super) queue: Option<Queue>,
+    pub(super) queue: Option<AnyQueue>,
     /// Set by `SET_VRING_ENABLE`.
     pub(super) enabled: bool,
     pub(super) fault: Option<Fault>,
@@ -59,7 +67,7 @@ pub(super) struct QueueSlot<S> {
 impl<S> QueueSlot<S> {
     /// The queue, if it is started, enabled and sound.
     #[inline]
-    pub(super) fn live(&mut self) -> Option<(&mut Queue, &mut S)> {
+    pub(super) fn live(&mut self) -> Option<(&mut AnyQueue, &mut S)> {
         match &mut self.queue {
             Some(queue) if self.enabled && self.fault.is_none() => Some((queue, &mut self.state)),
             _ => None,
@@ -159,28 +167,19 @@ impl<S: QueueState> Net<S> {
         }
     }
 
-    /// Starts queue `index` where the used index stands in its ring, whatever base the VMM gave,
-    /// with the features and the map in force. Clears an earlier fault. Doorbells are wanted at
-    /// first from transmit queues, not from receive queues.
+    /// Starts queue `index` where its ring says that it stands, whatever base the VMM gave, with
+    /// the features and the map in force. Clears an earlier fault. Doorbells are wanted at first
+    /// from transmit queues, not from receive queues.
     ///
     /// # Errors
     /// [`Fault::NoSuchQueue`], [`Fault::BadSize`], [`Fault::BadRing`].
     pub fn start(&mut self, index: u16, rings: Rings) -> Result<(), Fault> {
         let (map, features) = (Arc::clone(&self.map), self.features);
         let slot = self.slot(index).ok_or(Fault::NoSuchQueue(index))?;
-        let mut queue = Queue::new(rings, &map, features)?;
-        queue.interrupt.clone_from(&slot.interrupt);
+        let mut queue = AnyQueue::new(rings, &map, features, S::STAGED)?;
         // A predecessor that was killed may have published without interrupting.
-        if let Some(interrupt) = &queue.interrupt
-            && queue.done != 0
-        {
-            interrupt.raise();
-        }
-        if S::WANTS_DOORBELLS {
-            queue.arm(queue.next);
-        } else {
-            queue.quiet();
-        }
+        queue.set_interrupt(slot.interrupt.as_ref());
+        queue.begin(S::WANTS_DOORBELLS);
         slot.queue = Some(queue);
         slot.fault = None;
         slot.state = S::default();
@@ -188,12 +187,13 @@ impl<S: QueueState> Net<S> {
         Ok(())
     }
 
-    /// Stops queue `index`; nothing of it is touched any more. Returns the index to answer
-    /// `GET_VRING_BASE` with: the first buffer that was not used (0 if it was not started).
-    pub fn stop(&mut self, index: u16) -> u16 {
+    /// Stops queue `index`; nothing of it is touched any more. Returns what to answer
+    /// `GET_VRING_BASE` with (0 if it was not started): the index of the first buffer that was not
+    /// used, and for a packed ring the slot, with the wrap counter in bit 15, in each half.
+    pub fn stop(&mut self, index: u16) -> u32 {
         let queue = self.slots.get_mut(usize::from(index)).and_then(|s| s.queue.take());
         self.refresh();
-        queue.map_or(0, |q| q.done)
+        queue.map_or(0, |q| q.base())
     }
 
     /// Lets queue `index` be used, or not (`SET_VRING_ENABLE`). Queues begin disabled.
@@ -217,13 +217,7 @@ impl<S: QueueState> Net<S> {
     ) -> Result<(), Fault> {
         let slot = self.slot(index).ok_or(Fault::NoSuchQueue(index))?;
         if let Some(queue) = &mut slot.queue {
-            queue.interrupt.clone_from(&interrupt);
-            // What was published before this interrupt existed is reported now.
-            if let Some(interrupt) = &interrupt
-                && queue.done != 0
-            {
-                interrupt.raise();
-            }
+            queue.set_interrupt(interrupt.as_ref());
         }
         slot.interrupt = interrupt;
         Ok(())
@@ -232,7 +226,7 @@ impl<S: QueueState> Net<S> {
     /// Sets or removes the place where queue `index`, if running, notes its used index.
     pub fn set_inflight(&mut self, index: u16, inflight: Option<Inflight>) {
         if let Some(queue) = self.slots.get_mut(usize::from(index)).and_then(|s| s.queue.as_mut()) {
-            queue.inflight = inflight;
+            queue.set_inflight(inflight);
         }
     }
 

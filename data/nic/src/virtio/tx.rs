@@ -3,9 +3,10 @@
 use vmlan_frame::{BATCH, Batch, Counters, Gso, Offload, Offloads, Reason, Sink, Verdict};
 use vmlan_ram::{Map, Slice, recycle};
 
+use super::desc::Buffers;
 use super::held_buffers::Held;
 use super::net::QueueState;
-use super::queue::{HEADS, Queue};
+use super::queue::{HEADS, Queue, Ring, either};
 use super::{Fault, Net, header};
 use crate::bits::small;
 
@@ -69,6 +70,7 @@ impl Default for TxState {
 
 impl QueueState for TxState {
     const WANTS_DOORBELLS: bool = true;
+    const STAGED: usize = HEADS as usize;
 }
 
 /// The guest's transmit queues.
@@ -98,9 +100,13 @@ impl Net<TxState> {
                 continue;
             };
             let (hlen, allowed) = (self.features.header_len(), self.features.sends());
-            let mut visit = Visit { queue, map: &self.map, counters, hlen, allowed, budget, work };
-            let (n, fault) = visit.serve(state, batch, limit - finished, sink);
-            (budget, work) = (visit.budget, visit.work);
+            let (n, fault);
+            either!(queue, queue => {
+                let mut visit =
+                    Visit { queue, map: &self.map, counters, hlen, allowed, budget, work };
+                (n, fault) = visit.serve(state, batch, limit - finished, sink);
+                (budget, work) = (visit.budget, visit.work);
+            });
             finished += n;
             if let Some(fault) = fault {
                 self.break_off(index, fault, &counters.faults);
@@ -116,8 +122,10 @@ impl Net<TxState> {
     pub fn arm(&mut self) -> bool {
         let mut waiting = false;
         for (queue, _) in self.slots.iter_mut().filter_map(super::net::QueueSlot::live) {
-            let full = queue.next.wrapping_sub(queue.done) >= HEADS;
-            waiting |= queue.arm(queue.next) && !full;
+            either!(queue, q => {
+                let full = q.next.wrapping_sub(q.done) >= HEADS;
+                waiting |= q.arm(q.next) && !full;
+            });
         }
         waiting
     }
@@ -125,14 +133,14 @@ impl Net<TxState> {
     /// Asks for no doorbells: the worker looks by itself.
     pub fn disarm(&mut self) {
         for (queue, _) in self.slots.iter_mut().filter_map(super::net::QueueSlot::live) {
-            queue.disarm();
+            either!(queue, q => q.disarm());
         }
     }
 }
 
 /// One pull from one queue.
-struct Visit<'q> {
-    queue: &'q mut Queue,
+struct Visit<'q, L> {
+    queue: &'q mut Queue<L>,
     map: &'q Map,
     counters: &'q Counters,
     hlen: usize,
@@ -150,7 +158,10 @@ enum Step {
     Broken(Fault),
 }
 
-impl<'q> Visit<'q> {
+impl<'q, L> Visit<'q, L>
+where
+    Queue<L>: Ring,
+{
     /// Lends, then finishes: returns how many frames were finished, and the rule that was broken.
     fn serve(
         &mut self,
@@ -162,7 +173,12 @@ impl<'q> Visit<'q> {
         match self.queue.look() {
             Err(fault) => return (0, Some(fault)),
             Ok(0) if state.held.is_empty() => return (0, None),
-            Ok(_) => self.queue.fetch(self.queue.done),
+            Ok(_) => match self.queue.fetch(self.queue.done) {
+                Err(fault) => return (0, Some(fault)),
+                Ok(0) => {}
+                // Whatever was read, one frame is looked at: there is progress.
+                Ok(more) => self.budget = self.budget.saturating_sub(more).max(1),
+            },
         }
         let mut batch: Batch<'q> = Batch::take(spare);
         let (dropped, fault) = self.collect(state, &mut batch, limit);
@@ -338,7 +354,7 @@ impl<'q> Visit<'q> {
             pieces.push(piece);
             return Ok(Found { at, first, count: 1, bad: false });
         }
-        let (count, bad) = self.gather(desc, pieces)?;
+        let (count, bad) = self.gather(head, desc, pieces)?;
         Ok(Found { at, first, count, bad })
     }
 
@@ -346,11 +362,12 @@ impl<'q> Visit<'q> {
     #[inline(never)]
     fn gather(
         &mut self,
+        head: u16,
         first: super::desc::Desc,
         pieces: &mut Vec<Slice<'q>>,
     ) -> Result<(u16, bool), Fault> {
         let before = pieces.len();
-        let mut chain = self.queue.chain(self.map, first, false);
+        let mut chain = self.queue.chain(self.map, head, first, false);
         let mut visited = 0;
         while let Some((addr, len)) = chain.next_buffer()? {
             visited += 1;

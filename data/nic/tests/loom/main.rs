@@ -23,6 +23,7 @@
 mod csb;
 mod deferred;
 mod mutations;
+mod packed;
 mod registers;
 mod virtqueue;
 mod wire;

@@ -8,7 +8,7 @@ use std::cell::Cell;
 use std::path::Path;
 
 use crate::Without::{self, Device, Driver};
-use crate::{csb, deferred, device, driver, registers, virtqueue};
+use crate::{csb, deferred, device, driver, packed, registers, virtqueue};
 
 /// A model, and its name.
 type Pairing = (&'static str, fn(Without));
@@ -21,6 +21,15 @@ const INTERRUPTS: &[Pairing] = &[
     ("virtqueue interrupts by flags", virtqueue::interrupts_by_flags),
     ("virtqueue interrupts by events", virtqueue::interrupts_by_events),
     ("one virtqueue interrupt for two buffers", virtqueue::interrupts_by_far_events),
+];
+const PACKED_DOORBELLS: &[Pairing] = &[
+    ("packed doorbells by flags", packed::doorbells_by_flags),
+    ("packed doorbells by places", packed::doorbells_by_places),
+];
+const PACKED_INTERRUPTS: &[Pairing] = &[
+    ("packed interrupts by flags", packed::interrupts_by_flags),
+    ("packed interrupts by places", packed::interrupts_by_places),
+    ("one packed interrupt for two buffers", packed::interrupts_by_far_places),
 ];
 const BELLS: &[Pairing] = &[
     ("trapped tail", registers::trapped),
@@ -51,6 +60,9 @@ fn of_device(point: device::Point) -> Role {
         P::VirtqueuePublish => ("fence: `used.idx` stored, wish loaded", INTERRUPTS),
         P::VirtqueueArm => ("fence: wish stored, `avail.idx` loaded", DOORBELLS),
         P::VirtqueueLook => ("second look at `avail.idx`", DOORBELLS),
+        P::PackedPublish => ("fence: USED stored, wish loaded", PACKED_INTERRUPTS),
+        P::PackedArm => ("fence: wish stored, AVAIL loaded", PACKED_DOORBELLS),
+        P::PackedLook => ("second look at AVAIL", PACKED_DOORBELLS),
         P::BellRing => ("fence: tail's register stored, wish loaded", BELLS),
         P::BellArm => ("fence: wish stored, tail's register loaded", BELLS),
         P::BellLook => ("second look at the tail's register", BELLS),
@@ -75,6 +87,9 @@ fn of_driver(point: driver::Point) -> Role {
         P::VirtqueuePublish => ("fence: `avail.idx` stored, wish loaded", DOORBELLS),
         P::VirtqueueArm => ("fence: wish stored, `used.idx` loaded", INTERRUPTS),
         P::VirtqueueLook => ("second look at `used.idx`", INTERRUPTS),
+        P::PackedPublish => ("fence: AVAIL stored, wish loaded", PACKED_DOORBELLS),
+        P::PackedArm => ("fence: wish stored, USED loaded", PACKED_INTERRUPTS),
+        P::PackedLook => ("second look at USED", PACKED_INTERRUPTS),
         P::CsbSend => ("fence: `guest_tdt` stored, `host_need_txkick` loaded", KICKS),
         P::CsbCompletionArm => {
             ("fence: `guest_need_txkick` stored, `host_tdh` loaded", COMPLETIONS)

@@ -9,6 +9,7 @@
 //! | module | we publish | and ring if | we wait for | after setting |
 //! | --- | --- | --- | --- | --- |
 //! | [`virtqueue`] | `avail.idx` | `used.flags` or `avail_event` | `used.idx` | `used_event` |
+//! | [`packed`] | AVAIL, USED | the device's event structure | AVAIL, USED | our event structure |
 //! | [`csb`] | `guest_tdt` | `host_need_txkick` | `host_tdh` or DD | `guest_need_txkick` |
 //! | | `guest_rdt` | `host_rxkick_at` is passed | DD | `guest_need_rxkick` |
 //! | [`registers`] | TDT, RDT | always: the write is the bell | DD | IMS, in the chip |
@@ -19,6 +20,7 @@
 //! `tests/loom` tries both together with every interleaving, and with each [`Point`] taken away.
 
 pub mod csb;
+pub mod packed;
 pub mod registers;
 pub mod threshold;
 pub mod virtqueue;
@@ -32,6 +34,12 @@ pub enum Point {
     VirtqueueArm,
     /// That load.
     VirtqueueLook,
+    /// Fence: a descriptor is made available, the device's event structure is loaded.
+    PackedPublish,
+    /// Fence: our event structure is stored, used descriptors are looked at.
+    PackedArm,
+    /// That look.
+    PackedLook,
     /// Fence: `guest_tdt` is stored, `host_need_txkick` is loaded.
     CsbSend,
     /// Fence: `guest_need_txkick` is stored, `host_tdh` or DD is loaded.
@@ -50,10 +58,13 @@ pub enum Point {
 
 impl Point {
     /// Every point, once.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 13] = [
         Self::VirtqueuePublish,
         Self::VirtqueueArm,
         Self::VirtqueueLook,
+        Self::PackedPublish,
+        Self::PackedArm,
+        Self::PackedLook,
         Self::CsbSend,
         Self::CsbCompletionArm,
         Self::CsbCompletionLook,

@@ -14,7 +14,8 @@ mod tx;
 use std::sync::Arc;
 
 use crate::stats::QueueStats;
-use crate::virtio::virtqueue::{Segment, SplitRing};
+use crate::virtio::virtqueue::Segment;
+use crate::virtio::virtqueue::either::Ring;
 pub use header::{
     GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, HDR_F_DATA_VALID, HDR_F_NEEDS_CSUM, NetHeader,
 };
@@ -27,7 +28,7 @@ use vmlan_transport::sys::EventFd;
 /// What both directions have: a ring over fixed buffers, and the two eventfds.
 #[derive(Debug)]
 pub(crate) struct Queue {
-    pub(crate) ring: SplitRing,
+    pub(crate) ring: Ring,
     pub(crate) kick: EventFd,
     pub(crate) call: EventFd,
     pub(crate) stats: QueueStats,
@@ -58,7 +59,7 @@ impl Shape {
 impl Queue {
     pub(crate) fn new(
         ram: &Arc<Ram>,
-        ring: SplitRing,
+        ring: Ring,
         high: &mut Pool,
         shape: Shape,
     ) -> std::io::Result<Self> {
@@ -83,7 +84,7 @@ impl Queue {
 
     /// Describes the first `len` bytes of a slot's buffer: in one segment, or with the header in
     /// one of its own, as a device without ANY_LAYOUT demands (5.1.6.6), and the rest cut evenly.
-    fn describe(&self, slot: u16, writable: bool, len: usize) {
+    fn describe(&mut self, slot: u16, writable: bool, len: usize) {
         let start = self.ram.guest_phys(self.offset(slot));
         let piece = |at: usize, len: usize| Segment {
             guest_phys: start + at as u64,

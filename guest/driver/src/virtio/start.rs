@@ -90,7 +90,10 @@ impl VirtioNet {
     pub fn stop(&mut self) -> Result<Vec<u32>, VirtioError> {
         let front = self.front_end()?;
         let bases = rings(&self.pairs).map(|(index, _)| front.get_vring_base(index));
-        Ok(bases.collect::<Result<_, _>>()?)
+        let bases: Vec<u32> = bases.collect::<Result<_, _>>()?;
+        let queues = self.pairs.iter_mut().flat_map(|p| [&mut p.rx.queue, &mut p.tx.queue]);
+        queues.zip(&bases).for_each(|(queue, base)| queue.ring.set_base(*base));
+        Ok(bases)
     }
 }
 

@@ -1,4 +1,5 @@
-//! The driver's side of a split virtqueue (virtio 1.2, section 2.7).
+//! The driver's side of a virtqueue: of a split one here (virtio 1.2, section 2.7), of a packed one
+//! in [`packed`], of either in [`either`].
 //!
 //! Buffers are fixed, so a descriptor keeps its address for ever and only its length changes. What
 //! is handed around is a *slot*: a descriptor together with those behind it in its chain. Each slot
@@ -15,7 +16,10 @@
 //!
 //! When to ring and how to go to sleep: [`crate::notify::virtqueue`].
 
+pub mod either;
 mod layout;
+pub mod packed;
+mod slots;
 #[cfg(test)]
 pub(crate) mod tests;
 
@@ -25,6 +29,7 @@ use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
 
 use crate::notify::{self, virtqueue};
 pub use layout::{Audit, Places, RingOptions, Segment};
+use slots::Slots;
 use vmlan_transport::memory::{Pool, Ram, View};
 
 const DESC_F_NEXT: u64 = 1;
@@ -39,13 +44,6 @@ const USED_IDX: usize = 1;
 /// Length of a used buffer whose entry an in-order device skipped: "used completely" (2.7.9).
 pub const WHOLE: u32 = u32::MAX;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Owner {
-    Free,
-    Held,
-    Device,
-}
-
 /// The driver's side of one split virtqueue. Not shared between threads; whoever holds it is "the
 /// driver".
 #[derive(Debug)]
@@ -58,13 +56,10 @@ pub struct SplitRing {
     used: View<AtomicU16>,
     used_elems: View<AtomicU32>,
     tables: View<AtomicU64>,
-    owners: Box<[Owner]>,
+    slots: Slots,
     /// Slots in the order they were posted, by position in the avail ring: our own copy, which the
     /// device cannot touch.
     posted: Box<[u16]>,
-    free: Box<[u16]>,
-    free_head: u16,
-    free_tail: u16,
     avail_idx: u16,
     published: u16,
     last_used: u16,
@@ -118,11 +113,8 @@ impl SplitRing {
             used: ram.view(places.used, 2 + 4 * size + 1),
             used_elems: ram.view(places.used + 4, 2 * size),
             tables: ram.view(places.tables, table_words),
-            owners: vec![Owner::Free; usize::from(options.slots())].into(),
+            slots: Slots::new(options.slots(), options.size),
             posted: vec![0; size].into(),
-            free: vec![0; size].into(),
-            free_head: 0,
-            free_tail: 0,
             avail_idx: 0,
             published: 0,
             last_used: 0,
@@ -148,11 +140,7 @@ impl SplitRing {
 
     /// Back to an unused ring: every slot free, both indices 0. Only while no device is attached.
     pub fn reset(&mut self) {
-        self.owners.fill(Owner::Free);
-        for slot in 0..self.options.slots() {
-            self.free[usize::from(slot)] = slot;
-        }
-        (self.free_head, self.free_tail) = (0, self.options.slots());
+        self.slots.reset();
         (self.avail_idx, self.published) = (0, 0);
         (self.last_used, self.used_seen, self.batch_end) = (0, 0, None);
         for word in [&self.avail[AVAIL_FLAGS], &self.avail[AVAIL_IDX], &self.used[USED_FLAGS]] {
@@ -181,7 +169,7 @@ impl SplitRing {
     /// Slots that can be taken.
     #[inline]
     pub fn free_slots(&self) -> u16 {
-        self.free_tail.wrapping_sub(self.free_head)
+        self.slots.free()
     }
 
     /// Slots that were published and not yet taken back.
@@ -214,7 +202,7 @@ impl SplitRing {
     pub fn write_slot(&self, slot: u16, writable: bool, segments: &[Segment]) {
         let count = segments.len();
         assert!((1..=usize::from(self.options.segments)).contains(&count), "{count} segments");
-        assert!(self.owners[usize::from(slot)] != Owner::Device, "slot {slot} is the device's");
+        self.slots.assert_ours(slot);
         let table = usize::from(self.options.segments) * usize::from(slot);
         let (words, first, base) = if self.options.indirect {
             let len = 16 * count as u64;
@@ -237,20 +225,14 @@ impl SplitRing {
     /// Takes a free slot; it is the caller's until [`Self::post`] or [`Self::release`].
     #[inline]
     pub fn take(&mut self) -> Option<u16> {
-        if self.free_head == self.free_tail {
-            return None;
-        }
-        let slot = self.free[usize::from(self.free_head & self.mask)];
-        self.free_head = self.free_head.wrapping_add(1);
-        self.owners[usize::from(slot)] = Owner::Held;
-        Some(slot)
+        self.slots.take()
     }
 
     /// The slot that [`Self::take`] gives after `ahead` others; only meaningful for fewer than
     /// [`Self::free_slots`].
     #[inline]
     pub fn free_ahead(&self, ahead: u16) -> u16 {
-        self.free[usize::from(self.free_head.wrapping_add(ahead) & self.mask)]
+        self.slots.ahead(ahead)
     }
 
     /// Gives a held slot back unused.
@@ -259,11 +241,7 @@ impl SplitRing {
     /// When the slot is not held: a bug of the caller.
     #[inline]
     pub fn release(&mut self, slot: u16) {
-        let owner = &mut self.owners[usize::from(slot)];
-        assert!(*owner == Owner::Held, "slot {slot} is not held");
-        *owner = Owner::Free;
-        self.free[usize::from(self.free_tail & self.mask)] = slot;
-        self.free_tail = self.free_tail.wrapping_add(1);
+        self.slots.release(slot);
     }
 
     /// Puts a held slot into the avail ring. The device does not see it before [`Self::publish`].
@@ -272,9 +250,7 @@ impl SplitRing {
     /// When the slot is not held: a bug of the caller.
     #[inline]
     pub fn post(&mut self, slot: u16) {
-        let owner = &mut self.owners[usize::from(slot)];
-        assert!(*owner == Owner::Held, "slot {slot} is not held");
-        *owner = Owner::Device;
+        self.slots.post(slot);
         let position = usize::from(self.avail_idx & self.mask);
         let head = self.head(slot).to_le();
         // In steady state the entry is the same as a lap ago: not writing it keeps the line clean
@@ -332,10 +308,7 @@ impl SplitRing {
             };
             self.last_used = self.last_used.wrapping_add(1);
             match used {
-                Some((slot, len)) if self.owners[usize::from(slot)] == Owner::Device => {
-                    self.owners[usize::from(slot)] = Owner::Held;
-                    return Some((slot, len));
-                }
+                Some((slot, len)) if self.slots.take_back(slot) => return Some((slot, len)),
                 _ => self.bad_used += 1,
             }
         }

@@ -11,8 +11,8 @@ use crate::vhost_user::{MAX_PAIRS, feature, protocol};
 
 /// All keys of an address.
 pub const KEYS: &str = "server, queues, size, buffer, segments, mtu, event_idx, indirect, \
-    in_order, mrg, version_1, any_layout, csum, guest_csum, tso, guest_tso, uso, guest_uso, \
-    mtu_feature, reply_ack, mem_slots, inflight, status";
+    in_order, packed, mrg, version_1, any_layout, csum, guest_csum, tso, guest_tso, uso, \
+    guest_uso, mtu_feature, reply_ack, mem_slots, inflight, status";
 
 /// Keys that switch features on or off, with the bits each stands for.
 const TOGGLES: &[(&str, u64)] = &[
@@ -21,6 +21,7 @@ const TOGGLES: &[(&str, u64)] = &[
     ("event_idx", feature::EVENT_IDX),
     ("indirect", feature::INDIRECT),
     ("in_order", feature::IN_ORDER),
+    ("packed", feature::RING_PACKED),
     ("mrg", feature::MRG_RXBUF),
     ("csum", feature::CSUM),
     ("guest_csum", feature::GUEST_CSUM),
@@ -51,8 +52,8 @@ const PROTOCOL_TOGGLES: &[(&str, u64)] = &[
 ///   frames may be larger and cannot be merged)
 /// - `segments` (1, 2, 4, 8): descriptors a frame is cut into
 /// - `mtu` (68 to 65535): told to the back end (NET_SET_MTU)
-/// - `event_idx` `indirect` `in_order` `mrg` `version_1` `any_layout` `csum` `guest_csum` `tso`
-///   `guest_tso` `uso` `guest_uso` (`on`, `off`): virtio features to ask for
+/// - `event_idx` `indirect` `in_order` `packed` `mrg` `version_1` `any_layout` `csum` `guest_csum`
+///   `tso` `guest_tso` `uso` `guest_uso` (`on`, `off`): virtio features to ask for
 /// - `reply_ack` `mem_slots` `inflight` `status` (`on`, `off`): protocol features to ask for
 ///
 /// A key that is switched on may stand alone, without `=on`. What is asked for and not offered is

@@ -18,6 +18,7 @@ pub const ANY_LAYOUT: u64 = 1 << 27;
 pub const INDIRECT: u64 = 1 << 28; // VIRTIO_F_INDIRECT_DESC.
 pub const EVENT_IDX: u64 = 1 << 29; // VIRTIO_F_EVENT_IDX.
 pub const VERSION_1: u64 = 1 << 32; // VIRTIO_F_VERSION_1.
+pub const RING_PACKED: u64 = 1 << 34; // VIRTIO_F_RING_PACKED.
 pub const IN_ORDER: u64 = 1 << 35; // VIRTIO_F_IN_ORDER.
 pub const GUEST_USO4: u64 = 1 << 54; // VIRTIO_NET_F_GUEST_USO4.
 pub const GUEST_USO6: u64 = 1 << 55; // VIRTIO_NET_F_GUEST_USO6.

@@ -23,6 +23,8 @@ pub struct Boot {
     newer: bool,
     reboots: bool,
     iommu: bool,
+    /// Of virtio-net: packed virtqueues.
+    packed: bool,
     /// Sockets of NICs beside the first.
     others: Vec<PathBuf>,
     inside: Vec<String>,
@@ -47,6 +49,7 @@ impl Boot {
             newer: false,
             reboots: false,
             iommu: false,
+            packed: false,
             others: Vec::new(),
             inside: Vec::new(),
             cpus: 1,
@@ -136,6 +139,12 @@ impl Boot {
         Boot { reboots: true, ..self }
     }
 
+    /// The guest may use packed virtqueues.
+    #[must_use]
+    pub fn packed(self) -> Boot {
+        Boot { packed: true, ..self }
+    }
+
     /// The guest has an IOMMU, which lets its kernel's own drivers pass and is there for VFIO.
     #[must_use]
     pub fn iommu(self) -> Boot {
@@ -206,10 +215,12 @@ impl Boot {
         let first = match &self.nic {
             Nic::None => None,
             Nic::Model(model) => Some(format!("{model},netdev=net0,mac={mac}")),
-            Nic::VhostUser if !self.newer && qemu::msix_crashes() => {
-                Some(format!("virtio-net-pci,netdev=net0,mac={mac},vectors=0"))
+            Nic::VhostUser => {
+                let packed = if self.packed { ",packed=on" } else { "" };
+                let none = !self.newer && qemu::msix_crashes();
+                let vectors = if none { ",vectors=0" } else { "" };
+                Some(format!("virtio-net-pci,netdev=net0,mac={mac}{packed}{vectors}"))
             }
-            Nic::VhostUser => Some(format!("virtio-net-pci,netdev=net0,mac={mac}")),
             Nic::VfioUser(socket) => Some(vfio_user(socket)),
         };
         let all = first.into_iter().chain(self.others.iter().map(|socket| vfio_user(socket)));

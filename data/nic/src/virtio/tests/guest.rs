@@ -56,7 +56,7 @@ impl Guest {
     pub fn new(map: &Arc<Map>, at: u64, size: u16) -> Self {
         let n = u64::from(size);
         let (avail, used) = (at + 16 * n, (at + 18 * n + 6 + 3) & !3);
-        let rings = Rings { size, desc: at, avail, used, log: None };
+        let rings = Rings { size, desc: at, avail, used, log: None, base: 0 };
         Self { map: map.clone(), rings, avail: 0, seen_used: 0 }
     }
     pub fn write(&self, gpa: u64, bytes: &[u8]) {
@@ -158,10 +158,10 @@ impl Sink for Bin {
     }
 }
 
-/// A transmit or receive side with one queue of `size`, running.
-pub struct Bench<N> {
+/// A transmit or receive side with one queue of `size`, running, and its driver.
+pub struct Bench<N, G = Guest> {
     pub net: N,
-    pub guest: Guest,
+    pub guest: G,
     pub bell: Arc<Bell>,
     pub counters: Counters,
     pub batch: Batch<'static>,
@@ -175,11 +175,18 @@ macro_rules! bench {
             }
             pub fn on(map: &Arc<Map>, size: u16, features: u64) -> Self {
                 let guest = Guest::new(map, 0, size);
+                let rings = guest.rings;
+                Self::with(map, guest, rings, features)
+            }
+        }
+        impl<G> Bench<$net, G> {
+            /// With this driver's ring.
+            pub fn with(map: &Arc<Map>, guest: G, rings: Rings, features: u64) -> Self {
                 let (mut net, bell) = ($net::new(), Arc::new(Bell::default()));
                 net.set_map(map.clone());
                 net.set_features(Features(features));
                 net.set_interrupt(0, Some(bell.clone())).unwrap();
-                net.start(0, guest.rings).unwrap();
+                net.start(0, rings).unwrap();
                 net.enable(0, true).unwrap();
                 Self { net, guest, bell, counters: Counters::default(), batch: Batch::new() }
             }
@@ -192,7 +199,7 @@ macro_rules! bench {
 bench!(NetTx);
 bench!(NetRx);
 
-impl Bench<NetTx> {
+impl<G> Bench<NetTx, G> {
     pub fn pull(&mut self, bin: &mut Bin) -> usize {
         self.net.pull(&mut self.batch, 256, bin, &self.counters)
     }
@@ -203,7 +210,7 @@ impl Bench<NetTx> {
     }
 }
 
-impl Bench<NetRx> {
+impl<G> Bench<NetRx, G> {
     /// Pushes frames that have these bytes.
     pub fn push(&mut self, frames: &[&[u8]]) -> usize {
         self.push_with(frames, Offload::NONE)

@@ -3,6 +3,7 @@ mod flow;
 mod guest;
 mod hostile;
 mod moderation;
+mod packed;
 mod proofs;
 mod property;
 mod replay;

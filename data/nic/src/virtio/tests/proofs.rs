@@ -2,8 +2,9 @@
 
 use std::sync::atomic::Ordering;
 
-use super::super::desc::{Chain, Desc};
-use super::super::queue::{HEADS, Queue};
+use super::super::desc::{Buffers, Chain, Desc};
+use super::super::queue::{HEADS, Queue, Ring};
+use super::super::split::Split;
 use super::super::{Fault, Features};
 use super::guest::{EVENT, Guest, INDIRECT, NEXT, V1, WRITE, memory};
 
@@ -12,9 +13,9 @@ fn starts() -> impl Iterator<Item = u16> {
     (0..3).chain([0x7ffe, 0x7fff, 0x8000]).chain(u16::MAX - 9..=u16::MAX)
 }
 
-fn queue(guest: &Guest, at: u16) -> Queue {
+fn queue(guest: &Guest, at: u16) -> Queue<Split> {
     guest.write(guest.rings.used + 2, &at.to_le_bytes());
-    Queue::new(guest.rings, &guest.map, Features(V1 | EVENT)).ok().unwrap()
+    Queue::<Split>::new(guest.rings, &guest.map, Features(V1 | EVENT)).ok().unwrap()
 }
 
 /// A driver's index is believed if, and only if, it went on and is no further from the first buffer
@@ -65,7 +66,7 @@ fn every_run_of_heads_and_used_entries() {
             let heads: Vec<u16> = (0..n).map(|i| i.wrapping_mul(5) % size).collect();
             heads.iter().for_each(|head| guest.post(*head));
             assert_eq!(queue.look().ok(), Some(n));
-            queue.fetch(start);
+            assert_eq!(queue.fetch(start), Ok(0));
             assert_eq!(queue.fetched, start.wrapping_add(n));
             for (i, head) in (0..).zip(&heads) {
                 assert_eq!(queue.head(start.wrapping_add(i)), *head);

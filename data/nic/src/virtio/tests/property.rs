@@ -137,7 +137,7 @@ proptest! {
             while b.pull(&mut bin) > 0 {}
             audit.check(&mut b.guest, false);
             prop_assert!(!b.net.is_ready() || audit.used == audit.posted.len());
-            prop_assert_eq!(b.net.stop(0), b.guest.used_idx());
+            prop_assert_eq!(b.net.stop(0), u32::from(b.guest.used_idx()));
         }
     }
 

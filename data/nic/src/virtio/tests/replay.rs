@@ -1,7 +1,7 @@
 //! The inputs the fuzzer kept, and seeds for it.
 
 use super::guest::{Guest, INDIRECT, NEXT, WRITE};
-use crate::fuzz::{self, AVAIL};
+use crate::fuzz::{self, AVAIL, RECEIVE};
 
 const CORPUS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus/virtqueue");
 
@@ -9,7 +9,12 @@ const CORPUS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus/vir
 fn input(config: u8, steps: &[u8], descriptors: &[(u64, u32, u16, u16)]) -> Vec<u8> {
     let mut memory = vec![0u8; 0x4000];
     for (i, (addr, len, flags, next)) in descriptors.iter().enumerate() {
-        memory[16 * i..16 * i + 16].copy_from_slice(&Guest::descriptor(*addr, *len, *flags, *next));
+        let bytes = Guest::descriptor(*addr, *len, *flags, *next);
+        memory[16 * i..16 * i + 16].copy_from_slice(&bytes);
+        if config & 8 != 0 {
+            let at = usize::try_from(RECEIVE).unwrap() + 16 * i;
+            memory[at..at + 16].copy_from_slice(&bytes);
+        }
     }
     for avail in [AVAIL, AVAIL + 0x2000] {
         let at = usize::try_from(avail).unwrap() + 4;
@@ -37,14 +42,24 @@ fn seeds() -> Vec<Vec<u8>> {
     let tiny = [(0x5000, 1, WRITE, 0), (0x5000, 7, WRITE, 0), (0x5000, 3, WRITE | NEXT, 0)];
     let rings: [&[_]; 7] = [&singles, &buffers, &chains, &circle, &tables, &over_rings, &tiny];
     let configs = [0x43u8, 0xb2];
-    rings.iter().flat_map(|r| configs.map(|c| input(c, &steps, r))).collect()
+    let split = rings.iter().flat_map(|r| configs.map(|c| input(c, &steps, r)));
+    // In a packed ring the id stands before the flags.
+    let singles =
+        [(0x5000, 72, 0, 0), (0x6000, 1526, 1, 0), (0x5000, 72, 2, 0), (0x5000, 72, 3, 0)];
+    let buffers = singles.map(|(a, l, id, _)| (a, l * 8, id, WRITE));
+    let lists = [(0x5000, 12, 0, NEXT), (0x6000, 60, 3, 0), (0x7ff0, 600, 9, NEXT), (1, 9, 2, 0)];
+    let tables = [(0x1008, 16, 0, INDIRECT), (0x6000, 32, 1, INDIRECT), (0x5000, 72, 1, 0)];
+    let rings: [&[_]; 4] = [&singles, &buffers, &lists, &tables];
+    let configs = [0x4au8, 0x2b];
+    let packed = rings.iter().flat_map(|r| configs.map(|c| input(c, &steps, r)));
+    split.chain(packed).collect()
 }
 
 #[test]
 fn seeds_and_kept_inputs() {
     seeds().iter().for_each(|s| fuzz::virtqueue(s));
     let files: Vec<_> = std::fs::read_dir(CORPUS).unwrap().collect();
-    assert!(files.len() >= 14, "the seeds are gone from {CORPUS}");
+    assert!(files.len() >= 22, "the seeds are gone from {CORPUS}");
     for file in files {
         fuzz::virtqueue(&std::fs::read(file.unwrap().path()).unwrap());
     }

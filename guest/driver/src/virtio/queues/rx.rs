@@ -2,7 +2,8 @@
 
 use super::{NetHeader, Queue};
 use crate::stats::QueueStats;
-use crate::virtio::virtqueue::{SplitRing, WHOLE};
+use crate::virtio::virtqueue::WHOLE;
+use crate::virtio::virtqueue::either::Ring;
 
 /// A frame in an [`RxBatch`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -206,7 +207,7 @@ impl RxQueue {
     }
 
     /// The ring, for its places and its audit.
-    pub fn ring(&self) -> &SplitRing {
+    pub fn ring(&self) -> &Ring {
         &self.queue.ring
     }
 

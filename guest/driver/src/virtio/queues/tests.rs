@@ -4,9 +4,9 @@ use crate::virtio::virtqueue::tests::{Device, PLAIN};
 
 fn queue(options: RingOptions, shape: Shape) -> (Arc<Ram>, Queue, Device) {
     let ram = Ram::new(options.ram_bytes(), 1 << 16).unwrap();
-    let ring = SplitRing::new(&ram, &mut Pool::new(0, ram.buffers()), options);
+    let ring = Ring::new(&ram, &mut Pool::new(0, ram.buffers()), options);
     let queue = Queue::new(&ram, ring, &mut Pool::new(ram.buffers(), ram.size()), shape).unwrap();
-    let device = Device::new(&ram, &queue.ring);
+    let device = Device::new(&ram, queue.ring.places(), queue.ring.options());
     (ram, queue, device)
 }
 

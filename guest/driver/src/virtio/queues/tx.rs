@@ -2,7 +2,7 @@
 
 use super::{NetHeader, Queue};
 use crate::stats::QueueStats;
-use crate::virtio::virtqueue::SplitRing;
+use crate::virtio::virtqueue::either::Ring;
 
 /// The driver's end of a transmit queue. A frame is built in a slot, and a batch of slots is sent
 /// with one doorbell at most.
@@ -138,7 +138,7 @@ impl TxQueue {
     }
 
     /// The ring, for its places and its audit.
-    pub fn ring(&self) -> &SplitRing {
+    pub fn ring(&self) -> &Ring {
         &self.queue.ring
     }
 

@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::{AVAIL_RING, Owner, SplitRing};
+use super::slots::Owner;
+use super::{AVAIL_RING, SplitRing};
 use crate::notify::virtqueue;
 use vmlan_transport::memory::Pool;
 
@@ -20,6 +21,8 @@ pub struct RingOptions {
     pub event_idx: bool,
     /// VIRTIO_F_IN_ORDER was negotiated.
     pub in_order: bool,
+    /// VIRTIO_F_RING_PACKED was negotiated.
+    pub packed: bool,
 }
 
 impl RingOptions {
@@ -35,7 +38,7 @@ impl RingOptions {
         self.size / self.per_slot()
     }
 
-    /// Bytes of RAM that [`super::SplitRing::new`] takes for a ring like this, with all padding.
+    /// Bytes of RAM that [`super::either::Ring::new`] takes for a ring like this, with all padding.
     pub fn ram_bytes(&self) -> usize {
         let size = usize::from(self.size);
         let tables = 16 * size * usize::from(self.segments);
@@ -55,11 +58,11 @@ pub struct Segment {
 /// Offsets of a ring's parts in the RAM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Places {
-    /// Descriptor table.
+    /// Descriptor table or ring.
     pub desc: usize,
-    /// Avail ring ("driver area").
+    /// Avail ring; of a packed ring the driver's event suppression structure ("driver area").
     pub avail: usize,
-    /// Used ring ("device area").
+    /// Used ring; of a packed ring the device's event suppression structure ("device area").
     pub used: usize,
     /// Indirect tables, one for each slot; unused without `indirect`.
     pub tables: usize,
@@ -135,7 +138,7 @@ impl SplitRing {
         let free = self.audit_free(&mut audit);
         for slot in 0..self.options.slots() {
             let in_used = used.contains(&slot);
-            match self.owners[usize::from(slot)] {
+            match self.slots.owner(slot) {
                 Owner::Free if free.contains(&slot) => audit.free += 1,
                 Owner::Held => audit.held += 1,
                 Owner::Device if in_used => audit.used += 1,
@@ -161,7 +164,7 @@ impl SplitRing {
                 false => self.element(position).map(|(slot, _)| slot),
             };
             match slot {
-                Some(slot) if self.owners[usize::from(slot)] != Owner::Device => audit.twice += 1,
+                Some(slot) if self.slots.owner(slot) != Owner::Device => audit.twice += 1,
                 Some(slot) => audit.twice += u32::from(!seen.insert(slot)),
                 None => audit.foreign += 1,
             }
@@ -172,7 +175,7 @@ impl SplitRing {
     fn audit_free(&self, audit: &mut Audit) -> BTreeSet<u16> {
         let mut seen = BTreeSet::new();
         for n in 0..self.free_slots() {
-            let slot = self.free[usize::from(self.free_head.wrapping_add(n) & self.mask)];
+            let slot = self.free_ahead(n);
             audit.twice += u32::from(!seen.insert(slot));
         }
         seen
@@ -193,7 +196,7 @@ impl SplitRing {
             let head = u16::from_le(self.avail[AVAIL_RING + position].load(Relaxed));
             let slot = head / self.options.per_slot();
             let ours = slot < self.options.slots()
-                && self.owners[usize::from(slot)] == Owner::Device
+                && self.slots.owner(slot) == Owner::Device
                 && !used.contains(&slot);
             audit.misplaced += u32::from(!ours);
             audit.twice += u32::from(ours && !seen.insert(slot));

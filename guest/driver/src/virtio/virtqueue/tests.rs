@@ -17,11 +17,10 @@ pub(crate) struct Device {
 }
 
 impl Device {
-    pub(crate) fn new(ram: &Arc<Ram>, ring: &SplitRing) -> Self {
-        let options = ring.options();
+    pub(crate) fn new(ram: &Arc<Ram>, places: Places, options: RingOptions) -> Self {
         Self {
             ram: Arc::clone(ram),
-            places: ring.places(),
+            places,
             size: options.size.into(),
             avail_seen: 0,
             used_idx: 0,
@@ -130,8 +129,14 @@ impl Device {
     }
 }
 
-pub(crate) const PLAIN: RingOptions =
-    RingOptions { size: 8, segments: 1, indirect: false, event_idx: false, in_order: false };
+pub(crate) const PLAIN: RingOptions = RingOptions {
+    size: 8,
+    segments: 1,
+    indirect: false,
+    event_idx: false,
+    in_order: false,
+    packed: false,
+};
 
 fn ring(options: RingOptions) -> (Arc<Ram>, SplitRing, Device) {
     let ram = Ram::new(options.ram_bytes(), 1 << 16).unwrap();
@@ -143,7 +148,7 @@ fn ring(options: RingOptions) -> (Arc<Ram>, SplitRing, Device) {
         let pieces: Vec<_> = (0..options.segments.into()).map(piece).collect();
         ring.write_slot(slot, slot % 2 == 0, &pieces);
     }
-    let device = Device::new(&ram, &ring);
+    let device = Device::new(&ram, ring.places(), ring.options());
     (ram, ring, device)
 }
 
@@ -304,7 +309,7 @@ fn a_new_device_goes_on_from_the_used_index() {
     assert!(audit.is_sound(), "{audit:?}");
     assert_eq!((audit.avail, audit.used, audit.misplaced), (6, 2, 0));
     assert_eq!(ring.base(), 27);
-    let mut next = Device::new(&ram, &ring);
+    let mut next = Device::new(&ram, ring.places(), ring.options());
     (next.avail_seen, next.used_idx) = (ring.base(), ring.base());
     let mut heads: Vec<_> = std::iter::from_fn(|| next.pop()).map(|chain| chain.0).collect();
     assert_eq!(heads, [3, 4, 5, 6, 7, 0]);
