@@ -6,7 +6,8 @@ use super::interrupts::Interrupts;
 use super::locks::{After, lock};
 use super::nic::{Chip, PciFunction};
 use super::pci::Pci;
-use super::{Layout, Space};
+use super::state::{MADE, Parts, State, Tag};
+use super::{Layout, Made, Space, StateError};
 
 /// What only the VMM's side touches.
 pub(crate) struct Control<E, P> {
@@ -26,6 +27,8 @@ pub(crate) trait Controlled: Chip {
     const ON_BUS: &'static Layout;
 
     fn mutex(&self) -> &Mutex<ControlOf<Self>>;
+    /// How it was made.
+    fn made(&self) -> Made;
     /// The EEPROM as it left the factory.
     fn new_eeprom(&self) -> Self::Eeprom;
     /// Plugs the cable in, or pulls it out.
@@ -51,6 +54,24 @@ pub(crate) trait Controlled: Chip {
     fn with_control(&self, change: impl FnOnce(&mut ControlOf<Self>) -> After) {
         let after = change(&mut self.control());
         self.core().run(self, after);
+    }
+
+    /// Saves all parts of the state, or restores them: whatever `parts` are for.
+    fn pass(&self, parts: &mut Parts<'_>) {
+        let mut control = self.control();
+        parts.part(MADE, 1, |io| {
+            let made = self.made();
+            let mut said = made;
+            said.state(io);
+            io.check(said == made);
+        });
+        parts.part(Tag(*b"PCI "), 1, |io| control.pci.state(io));
+    }
+
+    fn take_over(&self, state: &[u8]) -> Result<(), StateError> {
+        let mut parts = Parts::restore(state, Self::ON_BUS.model)?;
+        self.pass(&mut parts);
+        parts.end()
     }
 
     fn write_config(&self, offset: u64, data: &[u8]) {
@@ -108,5 +129,20 @@ impl<C: Controlled + Send + Sync> PciFunction for C {
 
     fn posts_silently(&self) -> bool {
         self.posts_without_register()
+    }
+
+    fn save(&self) -> Vec<u8> {
+        let mut parts = Parts::save(C::ON_BUS.model);
+        self.pass(&mut parts);
+        parts.into_bytes()
+    }
+
+    fn restore(&self, state: &[u8]) -> Result<(), StateError> {
+        let before = self.save();
+        let done = self.take_over(state);
+        if done.is_err() {
+            let _its_own = self.take_over(&before);
+        }
+        done
     }
 }

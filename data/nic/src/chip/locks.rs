@@ -95,6 +95,11 @@ impl<C: Chip> ChipCore<C> {
         }
     }
 
+    /// See [`Config::csb`].
+    pub(crate) fn has_csb(&self) -> bool {
+        self.has_csb
+    }
+
     /// Configuration space lets interrupts out, or not, and says as what.
     pub(crate) fn let_interrupts(&self, pci: &Pci) {
         self.unmasked.store(pci.may_interrupt(), Ordering::Release);

@@ -20,7 +20,7 @@ use crate::chip::access;
 use crate::chip::pci::Pci;
 use crate::chip::{
     After, Chip, ChipCore, Config, Control, ControlOf, Controlled, Delays, Gate, Host, Irq, Layout,
-    PciFunction,
+    Made, PciFunction,
 };
 use crate::ring::{Receiver, Transmitter};
 
@@ -93,6 +93,10 @@ impl Controlled for E1000 {
 
     fn mutex(&self) -> &Mutex<ControlOf<Self>> {
         &self.control
+    }
+
+    fn made(&self) -> Made {
+        Made { mac: self.mac, csb: self.core.has_csb(), variant: 0 }
     }
 
     fn new_eeprom(&self) -> Eeprom {

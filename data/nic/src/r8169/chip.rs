@@ -14,7 +14,7 @@ use crate::chip::frame_totals::FCS;
 use crate::chip::pci::Pci;
 use crate::chip::{
     After, Chip, ChipCore, Config, Control, ControlOf, Controlled, Delays, Gate, Host, Irq, Layout,
-    PciFunction,
+    Made, PciFunction,
 };
 use crate::realtek::cplus::{Cplus, Digest, Receiving, Which};
 use crate::realtek::desc::{self, Status};
@@ -168,6 +168,10 @@ impl Controlled for R8169 {
 
     fn mutex(&self) -> &Mutex<ControlOf<Self>> {
         &self.control
+    }
+
+    fn made(&self) -> Made {
+        Made { mac: self.mac, csb: self.core.has_csb(), variant: 0 }
     }
 
     fn new_eeprom(&self) -> Eeprom {

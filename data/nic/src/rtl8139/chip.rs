@@ -13,7 +13,7 @@ use super::sides::{Rx, Tx};
 use crate::chip::pci::Pci;
 use crate::chip::{
     After, Chip, ChipCore, Config, Control, ControlOf, Controlled, Delays, Gate, Host, Irq, Kinds,
-    Layout, PciFunction,
+    Layout, Made, PciFunction,
 };
 use crate::realtek::eeprom::Eeprom;
 use crate::realtek::isr;
@@ -111,6 +111,10 @@ impl Controlled for Rtl8139 {
 
     fn mutex(&self) -> &Mutex<ControlOf<Self>> {
         &self.control
+    }
+
+    fn made(&self) -> Made {
+        Made { mac: self.mac, csb: self.core.has_csb(), variant: self.regs.kind().plus.into() }
     }
 
     fn new_eeprom(&self) -> Eeprom {

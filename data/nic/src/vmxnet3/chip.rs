@@ -15,7 +15,7 @@ use super::vectors::Vectors;
 use crate::chip::pci::Pci;
 use crate::chip::{
     After, Chip, ChipCore, Config, Control, ControlOf, Controlled, Delays, Gate, Host, Layout,
-    PciFunction,
+    Made, PciFunction,
 };
 
 /// A vmxnet3.
@@ -92,6 +92,10 @@ impl Controlled for Vmxnet3 {
 
     fn mutex(&self) -> &Mutex<ControlOf<Self>> {
         &self.control
+    }
+
+    fn made(&self) -> Made {
+        Made { mac: self.mac, csb: self.core.has_csb(), variant: 0 }
     }
 
     fn new_eeprom(&self) {}
