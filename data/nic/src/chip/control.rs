@@ -6,7 +6,7 @@ use super::interrupts::Interrupts;
 use super::locks::{After, lock};
 use super::nic::{Chip, PciFunction};
 use super::pci::Pci;
-use super::state::{MADE, Parts, State, Tag};
+use super::state::{Fields, MADE, Parts, Stateful, Tag};
 use super::{Layout, Made, Space, StateError};
 
 /// What only the VMM's side touches.
@@ -21,8 +21,8 @@ pub(crate) type ControlOf<C> = Control<<C as Controlled>::Eeprom, <C as Controll
 
 /// What a chip does for the VMM. Implementing this gives it [`PciFunction`].
 pub(crate) trait Controlled: Chip {
-    type Eeprom: Send;
-    type Phy: Send;
+    type Eeprom: Send + Stateful;
+    type Phy: Send + Stateful;
     /// What it looks like on its bus.
     const ON_BUS: &'static Layout;
 
@@ -37,6 +37,20 @@ pub(crate) trait Controlled: Chip {
     fn reset_all(&self, control: &mut ControlOf<Self>) -> After;
     /// Brings registers and what lets frames pass in line with the cable, the PHY and PCI.
     fn follow(&self, control: &mut ControlOf<Self>) -> After;
+    /// Passes its registers, and what else it has beside its control part, its sides and
+    /// [`ChipCore`](super::ChipCore).
+    fn fields(&self, io: &mut Fields<'_>);
+    /// These are restored: brings what follows from them in line, without effect on anybody.
+    fn derive(&self, control: &mut ControlOf<Self>) {
+        let _nobody_is_told = self.follow(control);
+    }
+    /// All is restored: the same for the sides.
+    fn derive_sides(&self, _: &ControlOf<Self>, _: &mut Self::Tx, _: &mut Self::Rx) {}
+    /// It goes on from the state: sets the host's timer, if something waits for it.
+    fn resume(&self) {
+        let core = self.core();
+        core.irq.resume(&*core.host);
+    }
     /// Reads registers, through BAR `bar`.
     fn read_bar(&self, bar: u8, offset: u64, data: &mut [u8]);
     /// Writes registers, through BAR `bar`.
@@ -58,14 +72,28 @@ pub(crate) trait Controlled: Chip {
 
     /// Saves all parts of the state, or restores them: whatever `parts` are for.
     fn pass(&self, parts: &mut Parts<'_>) {
-        let mut control = self.control();
-        parts.part(MADE, 1, |io| {
-            let made = self.made();
-            let mut said = made;
-            said.state(io);
-            io.check(said == made);
+        let control = &mut *self.control();
+        let core = self.core();
+        core.stopped(|tx, rx| {
+            parts.part(MADE, 1, |io| {
+                let made = self.made();
+                let mut said = made;
+                said.fields(io);
+                io.check(said == made);
+            });
+            let Control { pci, eeprom, phy } = control;
+            parts.part(Tag(*b"PCI "), 1, |io| pci.fields(io));
+            parts.part(Tag(*b"EEPR"), 1, |io| eeprom.fields(io));
+            parts.part(Tag(*b"PHY "), 1, |io| phy.fields(io));
+            parts.part(Tag(*b"REGS"), 1, |io| self.fields(io));
+            if parts.restores() {
+                self.derive(control);
+            }
+            core.fields(self, (&mut *tx, &mut *rx), parts);
+            if parts.restores() {
+                self.derive_sides(control, tx, rx);
+            }
         });
-        parts.part(Tag(*b"PCI "), 1, |io| control.pci.state(io));
     }
 
     fn take_over(&self, state: &[u8]) -> Result<(), StateError> {
@@ -140,8 +168,9 @@ impl<C: Controlled + Send + Sync> PciFunction for C {
     fn restore(&self, state: &[u8]) -> Result<(), StateError> {
         let before = self.save();
         let done = self.take_over(state);
-        if done.is_err() {
-            let _its_own = self.take_over(&before);
+        match done {
+            Ok(()) => self.resume(),
+            Err(_) => drop(self.take_over(&before)),
         }
         done
     }

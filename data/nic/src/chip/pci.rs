@@ -1,6 +1,6 @@
 //! PCI configuration space: 256 bytes from a table, of which software can write some bits.
 
-use super::state::{Fields, State};
+use super::state::{Fields, Stateful};
 
 /// Command register.
 pub const COMMAND: usize = 0x04;
@@ -164,9 +164,9 @@ impl Pci {
     }
 }
 
-impl State for Pci {
+impl Stateful for Pci {
     /// What software cannot write is what the guest was told, and must be what this chip says.
-    fn state(&mut self, io: &mut Fields<'_>) {
+    fn fields(&mut self, io: &mut Fields<'_>) {
         let factory = Self::new(self.table, self.csb).bytes;
         let Self { table, csb: _, bytes, masks } = self;
         io.bytes(bytes);

@@ -22,7 +22,7 @@
 //!
 //! # One function for both ways
 //!
-//! [`State::state`] names the fields of a part once, for saving and for restoring: it takes its
+//! [`Stateful::fields`] names the fields of a part once, for saving and for restoring: it takes its
 //! struct apart without `..`, so that a field that is added later does not compile until it is
 //! named here, or left out with a reason. What follows from other fields (what lets frames pass,
 //! digests of registers, places in the guest's memory) is not saved but found again.
@@ -34,11 +34,10 @@
 //! it was.
 //!
 //! [`PciFunction::restore`]: super::PciFunction::restore
-#![allow(dead_code, reason = "for parts that are to follow")]
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use vmlan_frame::{Counter, Mac};
+use vmlan_frame::{Counter, Counters, Direction, Mac, Reason};
 
 const MAGIC: [u8; 8] = *b"vmlanNIC";
 const LAYOUT: u32 = 1;
@@ -106,7 +105,7 @@ impl Made {
     pub fn read(state: &[u8], model: &str) -> Result<Self, StateError> {
         let mut made = Self::default();
         let mut parts = Parts::restore(state, model)?;
-        parts.part(MADE, 1, |io| made.state(io));
+        parts.part(MADE, 1, |io| made.fields(io));
         parts.error.map_or(Ok(made), Err)
     }
 }
@@ -114,27 +113,33 @@ impl Made {
 /// The part with [`Made`].
 pub(crate) const MADE: Tag = Tag(*b"MADE");
 
-impl State for Made {
-    fn state(&mut self, io: &mut Fields<'_>) {
+impl Stateful for Made {
+    fn fields(&mut self, io: &mut Fields<'_>) {
         let Self { mac, csb, variant } = self;
-        mac.state(io);
+        mac.fields(io);
         io.flag(csb);
         io.u8(variant);
     }
 }
 
 /// What can be saved and restored.
-pub(crate) trait State {
+pub trait Stateful {
     /// Passes all fields through `io`, in an order that stays.
-    fn state(&mut self, io: &mut Fields<'_>);
+    fn fields(&mut self, io: &mut Fields<'_>);
 }
 
-impl State for () {
-    fn state(&mut self, _: &mut Fields<'_>) {}
+impl Stateful for () {
+    fn fields(&mut self, _: &mut Fields<'_>) {}
 }
 
-impl State for Mac {
-    fn state(&mut self, io: &mut Fields<'_>) {
+impl<T: Stateful, const N: usize> Stateful for [T; N] {
+    fn fields(&mut self, io: &mut Fields<'_>) {
+        self.iter_mut().for_each(|item| item.fields(io));
+    }
+}
+
+impl Stateful for Mac {
+    fn fields(&mut self, io: &mut Fields<'_>) {
         let mut octets = self.octets();
         io.bytes(&mut octets);
         *self = Self::new(octets);
@@ -148,7 +153,7 @@ enum Going<'b> {
 }
 
 /// The fields of a part, on their way out or in.
-pub(crate) struct Fields<'b> {
+pub struct Fields<'b> {
     going: Going<'b>,
     version: u16,
     /// Something cannot be. What is read after that is 0.
@@ -156,15 +161,25 @@ pub(crate) struct Fields<'b> {
 }
 
 macro_rules! number {
-    ($name:ident) => {
-        /// A number of this width.
-        pub fn $name(&mut self, value: &mut $name) {
-            let mut bytes = value.to_le_bytes();
-            self.bytes(&mut bytes);
-            *value = $name::from_le_bytes(bytes);
-        }
+    ($($name:ident)*) => {
+        $(impl Stateful for $name {
+            fn fields(&mut self, io: &mut Fields<'_>) {
+                io.$name(self);
+            }
+        })*
+
+        impl Fields<'_> {$(
+            /// A number of this width.
+            pub fn $name(&mut self, value: &mut $name) {
+                let mut bytes = value.to_le_bytes();
+                self.bytes(&mut bytes);
+                *value = $name::from_le_bytes(bytes);
+            }
+        )*}
     };
 }
+
+number!(u8 u16 u32 u64);
 
 impl Fields<'_> {
     /// They come in.
@@ -198,11 +213,6 @@ impl Fields<'_> {
             },
         }
     }
-
-    number!(u8);
-    number!(u16);
-    number!(u32);
-    number!(u64);
 
     /// A flag.
     pub fn flag(&mut self, value: &mut bool) {
@@ -440,4 +450,27 @@ fn split(mut bytes: &[u8]) -> Option<Vec<Part<'_>>> {
         bytes = later;
     }
     Some(parts)
+}
+
+/// Passes the counters of a port. The reasons for drops are counted in the order of their numbers,
+/// to which newer releases add.
+pub(crate) fn counter_fields(counters: &Counters, io: &mut Fields<'_>) {
+    #[rustfmt::skip]
+    let Counters {
+        input, output, tx_interrupts, rx_doorbells, faults, work_ns, empty_looks,
+    } = counters;
+    let own = [tx_interrupts, rx_doorbells, faults, work_ns, empty_looks];
+    own.into_iter().for_each(|counter| io.counter(counter));
+    for direction in [input, output] {
+        let Direction { frames, bytes, batches, notifications, .. } = direction;
+        [frames, bytes, batches, notifications].into_iter().for_each(|n| io.counter(n));
+        let mut count = Reason::COUNT;
+        io.count(&mut count, Reason::COUNT);
+        for reason in Reason::ALL.iter().take(count) {
+            let before = direction.dropped(*reason);
+            let mut now = before;
+            io.counted(&mut now);
+            direction.drop(*reason, now.wrapping_sub(before));
+        }
+    }
 }

@@ -39,6 +39,7 @@ use super::cplus::{Cplus, Which};
 use super::desc::{EOR, OWN, SIZE};
 use crate::chip::Fault;
 use crate::chip::csb::{Csb, CsbSide};
+use crate::chip::state::{Fields, Stateful};
 use crate::ring::{DescriptorRing, Descriptors, Look, distance, halves};
 
 const AHEAD: u32 = 256; // Descriptors that one look reads, at most.
@@ -56,6 +57,14 @@ pub struct Place {
     pub base: u64,
     /// Counts the times that the chip was told to begin at its first descriptor.
     pub rewinds: u32,
+}
+
+impl Stateful for Place {
+    fn fields(&mut self, io: &mut Fields<'_>) {
+        let Self { base, rewinds } = self;
+        io.u64(base);
+        io.u32(rewinds);
+    }
 }
 
 /// A ring of the chip `C`.
@@ -174,6 +183,19 @@ impl<C: Cplus> Ring<C> {
         let within = if found { run } else { 0 };
         self.within = Some(within);
         within
+    }
+
+    /// After a restore: none of what is said to be ours may lie outside memory.
+    fn find_ours(&mut self) {
+        if self.place.base == 0 {
+            return;
+        }
+        let within = self.find();
+        let last = if self.single { 1 } else { self.size };
+        let end = if self.head <= self.tail { self.tail.min(last) } else { last };
+        if end > within {
+            self.doubt();
+        }
     }
 
     /// Moves the tail over descriptors that are ours, if there is reason to think that there are
@@ -385,6 +407,32 @@ impl<C: Cplus> DescriptorRing for Ring<C> {
         if on {
             self.publish_again(chip);
         }
+    }
+
+    #[rustfmt::skip]
+    fn fields(&mut self, io: &mut Fields<'_>) {
+        let Self {
+            which: _, descriptors: _, place, within, size, single, head, tail, moved, heard,
+            patience, fault, csb, chip: _,
+        } = self;
+        place.fields(io);
+        io.u32(size);
+        io.check((2..=C::MOST).contains(size));
+        [head, tail].into_iter().for_each(|index| io.below(index, *size));
+        [&mut *single, moved].into_iter().for_each(|flag| io.flag(flag));
+        io.check(!*single || *size == 2);
+        io.option(heard, Fields::u32);
+        io.u8(patience);
+        io.check(*patience <= PATIENCE);
+        csb.fields(io);
+        if io.restores() {
+            (*within, *fault) = (None, None);
+            self.find_ours();
+        }
+    }
+
+    fn extent(&self) -> Option<(u32, u32)> {
+        (self.place.base != 0).then_some((self.head, self.size))
     }
 
     #[inline]
