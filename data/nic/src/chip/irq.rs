@@ -337,7 +337,6 @@ impl Irq {
     }
 
     /// The CSB keeps it in.
-    #[cfg(any(test, feature = "fuzz"))]
     pub fn is_shut(&self) -> bool {
         self.state().shut
     }
@@ -543,7 +542,6 @@ impl Irq {
     /// It goes on from a state: the host's timer is set, if something waits for it.
     pub fn resume(&self, host: &dyn Host) {
         let mut s = self.state();
-        s.shut &= s.csb.is_some();
         let waits = s.causes & s.mask != 0 && !s.level && !s.shut || s.repeat;
         if let Some(at) = s.alarm.resume(waits, || host.now()) {
             host.set_timer(at);

@@ -345,12 +345,11 @@ impl<C: Chip> ChipCore<C> {
         [&mut there, &mut on, &mut by_message].into_iter().for_each(|flag| io.flag(flag));
         io.check((self.has_csb || *address == 0) && (*address != 0 || !there));
         let Some(irq) = irq.filter(|_| io.restores()) else { return };
-        let found = there.then(|| Csb::find(tx.map(), *address, irq.csb_on()));
-        *fault = found
-            .as_ref()
-            .and_then(|found| found.as_ref().err())
-            .map(|fault| Fault::BadCsb { address: *address, fault: *fault });
-        let csb = found.and_then(Result::ok);
+        io.check(*address != 0 || !irq.is_shut());
+        let found = (*address != 0).then(|| Csb::find(tx.map(), *address, irq.csb_on()));
+        let missing = found.as_ref().and_then(|found| found.as_ref().err());
+        *fault = missing.map(|fault| Fault::BadCsb { address: *address, fault: *fault });
+        let csb = found.and_then(Result::ok).filter(|_| there);
         csb.iter().for_each(|csb| csb.placed_as(by_message));
         irq.set_csb(csb.clone());
         irq.csb_on().store(on, Ordering::Relaxed);

@@ -50,8 +50,14 @@ const MAY_SKIP: u16 = 1;
 const MOST_COUNTED: u64 = 1 << 59;
 
 /// The name of a part.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Tag(pub [u8; 4]);
+
+impl std::fmt::Debug for Tag {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{self}")
+    }
+}
 
 impl std::fmt::Display for Tag {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -473,4 +479,11 @@ pub(crate) fn counter_fields(counters: &Counters, io: &mut Fields<'_>) {
             direction.drop(*reason, now.wrapping_sub(before));
         }
     }
+}
+
+/// The parts of a state: tag, version, bytes.
+#[cfg(any(test, feature = "fuzz"))]
+pub(crate) fn parts_of(state: &[u8]) -> Vec<(Tag, u16, &[u8])> {
+    let parts = state.get(HEADER..).and_then(split).unwrap_or_default();
+    parts.into_iter().map(|part| (part.tag, part.version, part.bytes)).collect()
 }

@@ -255,9 +255,7 @@ impl<C: Cplus> Ring<C> {
             return false;
         }
         if index >= within {
-            let (ring, base) = (self.which.name(), self.place.base & !ALIGN);
-            let len = (index + 1).saturating_mul(16);
-            self.fault = Some(Fault::BadRing { ring, base, len });
+            self.fault = Some(self.beyond());
             return false;
         }
         let word = self.descriptors.word(index, Ordering::Acquire);
@@ -266,6 +264,12 @@ impl<C: Cplus> Ring<C> {
             return false;
         }
         self.pass(index, word & EOR != 0 || index + 1 == C::MOST)
+    }
+
+    /// The next descriptor is not in memory.
+    fn beyond(&self) -> Fault {
+        let (ring, base) = (self.which.name(), self.place.base & !ALIGN);
+        Fault::BadRing { ring, base, len: (self.index(self.tail) + 1).saturating_mul(16) }
     }
 
     /// Nothing is ours from `index` on. If that is the `last`, and no other was said to be, the
@@ -424,10 +428,13 @@ impl<C: Cplus> DescriptorRing for Ring<C> {
         io.option(heard, Fields::u32);
         io.u8(patience);
         io.check(*patience <= PATIENCE);
+        let mut failed = fault.is_some();
+        io.flag(&mut failed);
         csb.fields(io);
         if io.restores() {
             (*within, *fault) = (None, None);
             self.find_ours();
+            self.fault = failed.then(|| self.beyond());
         }
     }
 

@@ -435,7 +435,7 @@ impl DescriptorRing for Ring {
     fn fields(&mut self, io: &mut Fields<'_>) {
         let Self {
             direction: _, queue, number: _, main: _, second: _, completions: _, completions_size,
-            names, words: _, found: _, head, tail, second_at, done_at, short, moved, asked,
+            names, words: _, found, head, tail, second_at, done_at, short, moved, asked,
             fault: _, csb: _,
         } = self;
         io.option(queue, |io, queue| queue.fields(io));
@@ -445,11 +445,12 @@ impl DescriptorRing for Ring {
         second_at.get_mut().fields(second.size, io);
         done_at.get_mut().fields(*completions_size, io);
         io.option(short.get_mut(), |io, n| io.below(n, MOST));
-        [moved, asked].into_iter().for_each(|flag| io.flag(flag));
+        [moved, asked, &mut *found].into_iter().for_each(|flag| io.flag(flag));
         if io.restores() {
+            let found = *found;
             self.lose();
             self.fault = None;
-            if !self.find() {
+            if found && !self.find() {
                 self.doubt();
             }
         }
