@@ -17,6 +17,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use vmlan_frame::Counter;
 
 use self::cause::*;
+use crate::chip::state::{Fields, Stateful};
 use crate::chip::{Delays, Edge, Host, Interrupts, Irq, Way};
 use crate::intel::cause::{KINDS, LSC, MDAC, RXO, RXT0, TXDW};
 use crate::intel::model::Block;
@@ -335,6 +336,32 @@ impl Interrupts for Vectored {
     fn set_rate_max(&self, rate_max: u32) {
         self.floor.set(rate_max);
         self.pin.set_rate_max(rate_max);
+    }
+
+    /// The routing follows from the registers.
+    fn fields(&self, io: &mut Fields<'_>) {
+        let Self { pin, state: _, floor: _, raised, held, delivered } = self;
+        pin.fields(io);
+        let s = &mut *self.state();
+        let State { on, routing: _, causes, mask, sent, prompt, holding, windows, alarm } = s;
+        io.flag(on);
+        for word in [causes, mask, sent, prompt, holding] {
+            io.below(word, ALL + 1);
+        }
+        windows.fields(io);
+        alarm.fields(io);
+        [raised, held, delivered].into_iter().for_each(|count| io.counter(count));
+    }
+
+    fn resume(&self, host: &dyn Host) {
+        let mut s = self.state();
+        if !s.on {
+            return self.pin.resume(host);
+        }
+        let waits = s.causes & s.mask & !s.sent != 0;
+        if let Some(at) = s.alarm.resume(waits, || host.now()) {
+            host.set_timer(at);
+        }
     }
 
     /// Causes and mask are the same registers either way.
