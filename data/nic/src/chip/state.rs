@@ -278,21 +278,27 @@ impl Fields<'_> {
     pub fn atomic(&mut self, value: &AtomicU32) {
         let mut word = value.load(Ordering::Acquire);
         self.u32(&mut word);
-        value.store(word, Ordering::Release);
+        if self.restores() {
+            value.store(word, Ordering::Release);
+        }
     }
 
     /// As [`Self::atomic`], of 64 bits.
     pub fn atomic_u64(&mut self, value: &AtomicU64) {
         let mut word = value.load(Ordering::Acquire);
         self.u64(&mut word);
-        value.store(word, Ordering::Release);
+        if self.restores() {
+            value.store(word, Ordering::Release);
+        }
     }
 
     /// As [`Self::atomic`], a flag.
     pub fn atomic_flag(&mut self, value: &AtomicBool) {
         let mut is = value.load(Ordering::Acquire);
         self.flag(&mut is);
-        value.store(is, Ordering::Release);
+        if self.restores() {
+            value.store(is, Ordering::Release);
+        }
     }
 
     /// What has been counted.
@@ -300,7 +306,9 @@ impl Fields<'_> {
         let before = counter.get();
         let mut now = before;
         self.counted(&mut now);
-        counter.add(now.wrapping_sub(before));
+        if self.restores() {
+            counter.add(now.wrapping_sub(before));
+        }
     }
 
     /// As [`Self::counter`].

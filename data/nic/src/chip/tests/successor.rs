@@ -74,7 +74,12 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(if cfg!(debug_assertions) { 60 } else { 1000 }))]
 
     #[test]
-    fn nobody_can_tell(which in 0usize..1000, byte in any::<u8>(), steps in steps(), every in 1usize..6) {
+    fn nobody_can_tell(
+        which in 0usize..1000,
+        byte in any::<u8>(),
+        steps in steps(),
+        every in 1usize..6,
+    ) {
         let byte = byte & 0xfe;
         let when = |step: usize| step.is_multiple_of(every);
         let with = |target| input(&replay::kept_inputs(target), which, byte, &steps);
