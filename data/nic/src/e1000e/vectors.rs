@@ -167,6 +167,13 @@ impl Vectored {
 }
 
 impl State {
+    /// A message is to be sent, and held back.
+    fn is_ready(&self) -> bool {
+        let ready = self.causes & self.mask & !self.sent;
+        let routed = |nth| self.routing.vector(nth).is_some();
+        ROUTED.iter().enumerate().any(|(nth, cause)| ready & cause != 0 && routed(nth))
+    }
+
     /// When the first of a vector's `causes` may be delivered.
     fn end(&self, vector: usize, causes: u32, (delays, floor): (Delays, u64), now: u64) -> u64 {
         let delay = |cause: u32| match () {
@@ -350,6 +357,7 @@ impl Interrupts for Vectored {
         }
         windows.fields(io);
         alarm.fields(io);
+        io.check(s.sent & !(s.causes & s.mask) == 0);
         [raised, held, delivered].into_iter().for_each(|count| io.counter(count));
     }
 
@@ -358,7 +366,7 @@ impl Interrupts for Vectored {
         if !s.on {
             return self.pin.resume(host);
         }
-        let waits = s.causes & s.mask & !s.sent != 0;
+        let waits = s.is_ready();
         if let Some(at) = s.alarm.resume(waits, || host.now()) {
             host.set_timer(at);
         }
@@ -388,8 +396,6 @@ impl Interrupts for Vectored {
         if !s.on {
             return self.pin.pending();
         }
-        let ready = s.causes & s.mask & !s.sent;
-        let routed = |nth| s.routing.vector(nth).is_some();
-        ROUTED.iter().enumerate().any(|(nth, cause)| ready & cause != 0 && routed(nth))
+        s.is_ready()
     }
 }
