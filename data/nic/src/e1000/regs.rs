@@ -218,6 +218,7 @@ impl Registers {
             .filter(|(offset, reset)| self.row(*offset).is_some() && self.get(*offset) != *reset)
             .map(|(offset, _)| (offset, self.get(offset)))
             .collect();
+        list.sort_unstable();
         io.list(&mut list, MAPPED_END as usize / 4, |io, (offset, value)| {
             io.u32(offset);
             io.u32(value);
