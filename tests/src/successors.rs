@@ -1,7 +1,7 @@
 //! A NIC whose chip is replaced in mid-traffic, as by a planned restart of the switch: another one
 //! goes on from its state.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use vmlan_frame::{Batch, Counters, NicCounters, Offloads, Sink};
@@ -11,9 +11,52 @@ use vmlan_ram::Map;
 use crate::random::Random;
 use crate::steps::Make;
 
+static REPLACED: AtomicUsize = AtomicUsize::new(0);
+
+/// Chips replaced so far in this process.
+pub fn replaced() -> usize {
+    REPLACED.load(Ordering::SeqCst)
+}
+
+/// What leads out of one chip: nothing any more, when it is gone.
+struct Line {
+    host: Arc<dyn Host>,
+    gone: AtomicBool,
+}
+
+impl Line {
+    fn tell(&self, what: impl FnOnce(&dyn Host)) {
+        if !self.gone.load(Ordering::SeqCst) {
+            what(&*self.host);
+        }
+    }
+}
+
+impl Host for Line {
+    fn now(&self) -> u64 {
+        self.host.now()
+    }
+    fn set_timer(&self, at: u64) {
+        self.tell(|host| host.set_timer(at));
+    }
+    fn raise(&self) {
+        self.tell(|host| host.raise());
+    }
+    fn lower(&self) {
+        self.tell(|host| host.lower());
+    }
+    fn send(&self, vector: u16) {
+        self.tell(|host| host.send(vector));
+    }
+    fn doorbell(&self) {
+        self.tell(|host| host.doorbell());
+    }
+}
+
 /// What there is of the chip.
 struct Now {
     chip: &'static dyn Nic,
+    line: Arc<Line>,
     map: Arc<Map>,
     random: Random,
 }
@@ -21,15 +64,14 @@ struct Now {
 /// A chip, or rather its successors, one after the other. It is quiet, and replaced now and then,
 /// when nobody is in a call of it.
 ///
-/// Those that are gone are not freed: counters are lent for as long as the NIC lives.
+/// Those that are gone are not freed, since counters are lent for as long as the NIC lives; but
+/// they lose the guest's memory.
 pub struct Successors {
     make: Make,
     host: Arc<dyn Host>,
     now: Mutex<Now>,
     /// Calls under way.
     calls: AtomicUsize,
-    /// How many there were.
-    count: AtomicUsize,
 }
 
 /// A call under way.
@@ -47,39 +89,36 @@ impl Drop for Call<'_> {
 impl Successors {
     /// The first is made by `make`, and so are all others.
     pub fn new(make: Make, host: Arc<dyn Host>) -> Self {
-        let chip = new(make, &host);
+        let (chip, line) = new(make, &host);
         let random = Random(0x9e37_79b9_7f4a_7c15);
-        let now = Mutex::new(Now { chip, map: Arc::default(), random });
-        Self { make, host, now, calls: AtomicUsize::new(0), count: AtomicUsize::new(0) }
-    }
-
-    /// How many there were.
-    pub fn count(&self) -> usize {
-        self.count.load(Ordering::SeqCst)
+        let now = Mutex::new(Now { chip, line, map: Arc::default(), random });
+        Self { make, host, now, calls: AtomicUsize::new(0) }
     }
 
     fn now(&self) -> MutexGuard<'_, Now> {
         self.now.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The chip, for one call: one time in six another, if nobody else is in one.
+    /// The chip, for one call: one time in 24 another, if nobody else is in one.
     fn call(&self) -> Call<'_> {
         let mut now = self.now();
-        if self.calls.fetch_add(1, Ordering::SeqCst) == 0 && now.random.below(6) == 0 {
+        if self.calls.fetch_add(1, Ordering::SeqCst) == 0 && now.random.below(24) == 0 {
             let state = now.chip.save();
-            let successor = new(self.make, &self.host);
-            drop(successor.set_map(Arc::clone(&now.map)));
-            successor.restore(&state).expect("the state of its own kind");
-            now.chip = successor;
-            self.count.fetch_add(1, Ordering::SeqCst);
+            now.line.gone.store(true, Ordering::SeqCst);
+            drop(now.chip.set_map(Arc::default()));
+            (now.chip, now.line) = new(self.make, &self.host);
+            drop(now.chip.set_map(Arc::clone(&now.map)));
+            now.chip.restore(&state).expect("the state of its own kind");
+            REPLACED.fetch_add(1, Ordering::SeqCst);
         }
         Call { nic: self, chip: now.chip }
     }
 }
 
-fn new(make: Make, host: &Arc<dyn Host>) -> &'static dyn Nic {
-    let chip: &'static Arc<dyn Nic> = Box::leak(Box::new(make(Arc::clone(host))));
-    &**chip
+fn new(make: Make, host: &Arc<dyn Host>) -> (&'static dyn Nic, Arc<Line>) {
+    let line = Arc::new(Line { host: Arc::clone(host), gone: AtomicBool::new(false) });
+    let chip: &'static Arc<dyn Nic> = Box::leak(Box::new(make(line.clone())));
+    (&**chip, line)
 }
 
 impl PciFunction for Successors {

@@ -16,7 +16,7 @@ use vmlan_nic::rtl8139::Rtl8139;
 use vmlan_nic::vmxnet3::Vmxnet3;
 use vmlan_tests::in_process_chip::register_pages;
 use vmlan_tests::steps::{Make, exchange};
-use vmlan_tests::successors::Successors;
+use vmlan_tests::successors::{Successors, replaced};
 
 /// One that is replaced, by its model.
 fn lasting(make: Make, host: Arc<dyn Host>) -> Arc<dyn Nic> {
@@ -45,7 +45,9 @@ fn vmxnet3(host: Arc<dyn Host>) -> Arc<dyn Nic> {
 
 fn each<C: chip::Chip>(make: Make, ways: &[&str]) {
     for (n, keys) in ways.iter().enumerate() {
+        let before = replaced();
         exchange::<C>(make, [keys, ways[(n + 1) % ways.len()]], 7);
+        assert!(replaced() > before + 20, "{keys}: hardly any chip was replaced");
     }
 }
 
