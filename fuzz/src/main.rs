@@ -13,6 +13,7 @@ fn target() -> Target {
     match name.as_str() {
         "api" => vmlan_api::fuzz::api,
         "capture" => vmlan_tools::fuzz::capture,
+        "chip_state" => |data| _ = vmlan_nic::chip::fuzz::state::chip_state(data),
         "claims" => |data| _ = vmlan_switch::fuzz::claims(data),
         "config" => vmlan_config::fuzz::config,
         "e1000" => |data| _ = vmlan_nic::e1000::fuzz::e1000(data),

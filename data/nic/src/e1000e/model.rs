@@ -103,6 +103,11 @@ impl Model for I82574 {
     fn reset(chip: &E1000e) {
         chip.route();
     }
+
+    fn derive(chip: &E1000e, rx: &mut Receivers) {
+        chip.route();
+        rx.set_format(Self::format(&chip.regs));
+    }
 }
 
 const EITR_END: u32 = EITR + 20; // One past the last of each.

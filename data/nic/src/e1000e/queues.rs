@@ -11,10 +11,11 @@ use super::rx::Rx;
 use super::table::{TARC0, TARC1};
 use super::vectors::cause;
 use crate::chip::csb::{Csb, Direction};
+use crate::chip::state::Fields;
 use crate::chip::{Fault, ReceiveSide, Received, Sent, TransmitSide};
 use crate::intel::Filter;
 use crate::intel::regs::*;
-use crate::intel::ring::{Names, Ring};
+use crate::intel::ring::{Format, Names, Ring};
 use crate::intel::tx::Tx;
 use crate::ring::{Receiver, Transmitter, in_turn, run};
 
@@ -87,6 +88,14 @@ impl TransmitSide<E1000e> for Senders {
 
     fn replace_csb(&mut self, _: &E1000e, _: Option<Arc<Csb>>, _: bool) {}
 
+    fn fields(&mut self, chip: &E1000e, io: &mut Fields<'_>) {
+        let Self { queues, turn } = self;
+        queues.iter_mut().for_each(|queue| queue.fields(chip, io));
+        io.count(turn, QUEUES - 1);
+    }
+
+    fn adopt_csb(&mut self, _: Option<Arc<Csb>>) {}
+
     fn stop(&mut self, chip: &E1000e) {
         self.queues.iter_mut().for_each(|queue| queue.stop(chip));
     }
@@ -133,6 +142,11 @@ impl Default for Receivers {
 }
 
 impl Receivers {
+    /// What all descriptors look like, before the first look.
+    pub fn set_format(&mut self, format: Format) {
+        self.queues.iter_mut().for_each(|queue| queue.ring.format = format);
+    }
+
     /// The queues that frames go to. The first one's filter tells; it is updated by each receive.
     fn used(&mut self) -> impl Iterator<Item = &mut Receiver<Rx>> {
         let [first, _] = &self.queues;
@@ -151,6 +165,13 @@ impl ReceiveSide<E1000e> for Receivers {
     fn place_csb(&mut self, _: &E1000e, _: Option<Arc<Csb>>) {}
 
     fn replace_csb(&mut self, _: &E1000e, _: Option<Arc<Csb>>, _: bool) {}
+
+    fn fields(&mut self, chip: &E1000e, io: &mut Fields<'_>) {
+        let Self { queues } = self;
+        queues.iter_mut().for_each(|queue| queue.fields(chip, io));
+    }
+
+    fn adopt_csb(&mut self, _: Option<Arc<Csb>>) {}
 
     fn stop(&mut self, chip: &E1000e) {
         self.queues.iter_mut().for_each(|queue| queue.stop(chip));

@@ -17,6 +17,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use vmlan_frame::Counter;
 
 use self::cause::*;
+use crate::chip::state::{Fields, Stateful};
 use crate::chip::{Delays, Edge, Host, Interrupts, Irq, Way};
 use crate::intel::cause::{KINDS, LSC, MDAC, RXO, RXT0, TXDW};
 use crate::intel::model::Block;
@@ -166,6 +167,13 @@ impl Vectored {
 }
 
 impl State {
+    /// A message is to be sent, and held back.
+    fn is_ready(&self) -> bool {
+        let ready = self.causes & self.mask & !self.sent;
+        let routed = |nth| self.routing.vector(nth).is_some();
+        ROUTED.iter().enumerate().any(|(nth, cause)| ready & cause != 0 && routed(nth))
+    }
+
     /// When the first of a vector's `causes` may be delivered.
     fn end(&self, vector: usize, causes: u32, (delays, floor): (Delays, u64), now: u64) -> u64 {
         let delay = |cause: u32| match () {
@@ -338,6 +346,33 @@ impl Interrupts for Vectored {
         self.pin.set_rate_max(rate_max);
     }
 
+    /// The routing follows from the registers.
+    fn fields(&self, io: &mut Fields<'_>) {
+        let Self { pin, state: _, floor: _, raised, held, delivered } = self;
+        pin.fields(io);
+        let s = &mut *self.state();
+        let State { on, routing: _, causes, mask, sent, prompt, holding, windows, alarm } = s;
+        io.flag(on);
+        for word in [causes, mask, sent, prompt, holding] {
+            io.below(word, ALL + 1);
+        }
+        windows.fields(io);
+        alarm.fields(io);
+        io.check(s.sent & !(s.causes & s.mask) == 0);
+        [raised, held, delivered].into_iter().for_each(|count| io.counter(count));
+    }
+
+    fn resume(&self, host: &dyn Host) {
+        let mut s = self.state();
+        if !s.on {
+            return self.pin.resume(host);
+        }
+        let waits = s.is_ready();
+        if let Some(at) = s.alarm.resume(waits, || host.now()) {
+            host.set_timer(at);
+        }
+    }
+
     /// Causes and mask are the same registers either way.
     fn set_way(&self, way: Way) {
         let mut s = self.state();
@@ -364,8 +399,6 @@ impl Interrupts for Vectored {
         if !s.on {
             return self.pin.pending();
         }
-        let ready = s.causes & s.mask & !s.sent;
-        let routed = |nth| s.routing.vector(nth).is_some();
-        ROUTED.iter().enumerate().any(|(nth, cause)| ready & cause != 0 && routed(nth))
+        s.is_ready()
     }
 }

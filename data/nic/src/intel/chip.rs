@@ -1,6 +1,6 @@
 //! The chip: its parts.
 
-use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use vmlan_frame::RegisterCount;
@@ -14,9 +14,10 @@ use super::regs::{RCTL, Registers, TCTL, bit};
 use super::stats::Stats;
 use crate::chip::access;
 use crate::chip::pci::Pci;
+use crate::chip::state::Fields;
 use crate::chip::{
     After, Chip, ChipCore, Config, Control, ControlOf, Controlled, Delays, Gate, Host, Layout,
-    PciFunction,
+    Made, PciFunction,
 };
 
 /// One of Intel's chips.
@@ -46,6 +47,18 @@ impl<M: Model> Intel<M> {
     /// A chip after power-on. `pages`: [`Intel::PAGES`] bytes, which the guest may have mapped as
     /// well.
     pub fn new(config: Config, pages: Window, host: Arc<dyn Host>) -> Self {
+        Self::make(config, Registers::new(M::REGISTERS, pages, false, config.csb), host)
+    }
+
+    /// As [`Intel::new`], of pages that a guest has had mapped while there was no chip. They are
+    /// left alone until the chip goes on from a state ([`PciFunction::restore`]), or cannot: then
+    /// reset it. What the state says of them is not looked at, since the guest may have stored
+    /// something since.
+    pub fn over(config: Config, pages: Window, host: Arc<dyn Host>) -> Self {
+        Self::make(config, Registers::new(M::REGISTERS, pages, true, config.csb), host)
+    }
+
+    fn make(config: Config, regs: Registers, host: Arc<dyn Host>) -> Self {
         let control = Control {
             pci: Pci::new(M::PCI, config.csb),
             eeprom: Eeprom::new(M::EEPROM, config.mac),
@@ -55,7 +68,7 @@ impl<M: Model> Intel<M> {
         let chip = Self {
             mac: config.mac,
             core: ChipCore::new(config, irq, host, M::sides()),
-            regs: Registers::new(M::REGISTERS, pages, config.csb),
+            regs,
             stats: Stats::default(),
             gate: AtomicU32::new(0),
             filter_version: AtomicU32::new(0),
@@ -77,6 +90,10 @@ impl<M: Model> Controlled for Intel<M> {
         &self.control
     }
 
+    fn made(&self) -> Made {
+        Made { mac: self.mac, csb: self.core.has_csb(), variant: 0 }
+    }
+
     fn new_eeprom(&self) -> Eeprom {
         Eeprom::new(M::EEPROM, self.mac)
     }
@@ -91,6 +108,27 @@ impl<M: Model> Controlled for Intel<M> {
 
     fn follow(&self, control: &mut ControlOf<Self>) -> After {
         self.update_link(control, false)
+    }
+
+    fn fields(&self, io: &mut Fields<'_>) {
+        #[rustfmt::skip]
+        let Self {
+            mac: _, core: _, regs, stats, gate: _, filter_version: _, ioaddr, asleep: _,
+            control: _,
+        } = self;
+        regs.fields(io);
+        stats.fields(io);
+        io.atomic(ioaddr);
+    }
+
+    fn derive(&self, control: &mut ControlOf<Self>) {
+        let _nobody_is_told = self.update_link(control, false);
+        self.regs.release();
+        self.filter_version.fetch_add(1, Ordering::Release);
+    }
+
+    fn derive_sides(&self, _: &ControlOf<Self>, _: &mut M::Tx, rx: &mut M::Rx) {
+        M::derive(self, rx);
     }
 
     #[inline]

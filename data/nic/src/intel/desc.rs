@@ -2,6 +2,7 @@
 //! data), and the bits of the registers that the data path looks at.
 
 use crate::bits::low32;
+use crate::chip::state::{Fields, Stateful};
 
 /// Bits of a transmit descriptor's second quadword. The command byte lies at the same place in all
 /// kinds.
@@ -176,4 +177,17 @@ pub mod mrqc {
     pub const IPV4: u32 = 1 << 17;
     pub const IPV6: u32 = 3 << 19; // With or without extension headers.
     pub const TCP6: u32 = 1 << 18 | 1 << 21;
+}
+
+impl Stateful for Context {
+    #[rustfmt::skip]
+    fn fields(&mut self, io: &mut Fields<'_>) {
+        let Self {
+            ipcss, ipcso, ipcse, tucss, tucso, tucse, paylen, hdrlen, mss, tcp, ipv4,
+        } = self;
+        [ipcss, ipcso, tucss, tucso, hdrlen].into_iter().for_each(|n| io.u8(n));
+        [ipcse, tucse, mss].into_iter().for_each(|n| io.u16(n));
+        io.below(paylen, 1 << 20);
+        [tcp, ipv4].into_iter().for_each(|flag| io.flag(flag));
+    }
 }

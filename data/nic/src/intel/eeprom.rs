@@ -4,6 +4,7 @@
 use vmlan_frame::Mac;
 
 use crate::chip::microwire::{Microwire, WORDS};
+use crate::chip::state::{Fields, Stateful};
 
 /// Where the checksum is (SDM 5.6.36): all words together sum to [`SUM`].
 const CHECKSUM: usize = 0x3f;
@@ -35,6 +36,9 @@ pub struct Part {
     /// EECD drives a Microwire bus.
     pub wired: bool,
 }
+
+/// Bits of EECD that keep what is written to them.
+const PINS: u32 = eecd::SK | eecd::CS | eecd::DI | eecd::FWE | eecd::REQ;
 
 /// The EEPROM and EECD.
 #[derive(Debug)]
@@ -79,7 +83,7 @@ impl Eeprom {
 
     /// EECD as written.
     pub fn write(&mut self, value: u32) {
-        let pins = value & (eecd::SK | eecd::CS | eecd::DI | eecd::FWE | eecd::REQ);
+        let pins = value & PINS;
         self.pins = pins;
         if !self.part.wired {
             return;
@@ -118,5 +122,14 @@ impl Eeprom {
     pub fn reset(&mut self) {
         self.pins = 0;
         self.chip.release();
+    }
+}
+
+impl Stateful for Eeprom {
+    fn fields(&mut self, io: &mut Fields<'_>) {
+        let Self { part: _, chip, pins } = self;
+        chip.fields(io);
+        io.u32(pins);
+        io.check(*pins & !PINS == 0);
     }
 }

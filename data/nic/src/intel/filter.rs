@@ -9,6 +9,7 @@ use super::model::Model;
 use super::regs::{self, Registers};
 use super::ring::{Format, Ring};
 use crate::chip::frame_totals::FCS;
+use crate::chip::state::Fields;
 use crate::ring::spread::{KEY, Spread, TABLE as ENTRIES, kind};
 use crate::ring::{self, Look, Shape};
 
@@ -237,6 +238,12 @@ impl<M: Model> ring::Filter<Ring<M>> for Filter {
     #[inline]
     fn by_more(&self) -> bool {
         self.filters_vlans()
+    }
+
+    fn fields(&mut self, io: &mut Fields<'_>) {
+        if io.restores() {
+            *self = Self { spread: self.spread.take(), ..Self::default() };
+        }
     }
 
     /// By VET.

@@ -54,6 +54,8 @@ pub trait Model: Sized + Send + Sync + 'static {
     }
     /// CTRL.RST, or more: everything that is not a register is as after power-on.
     fn reset(_chip: &Intel<Self>) {}
+    /// The registers are those of a restored state: what follows from them is found again.
+    fn derive(_chip: &Intel<Self>, _rx: &mut Self::Rx) {}
 }
 
 /// An interrupt block with ICR, ICS, IMS and IMC.

@@ -3,6 +3,7 @@
 use std::ops::{Deref, DerefMut};
 
 use crate::chip::phy::{self, Kind};
+use crate::chip::state::{Fields, Stateful};
 
 const ADDRESS: u32 = 1; // The PHY's address on the bus.
 
@@ -87,5 +88,12 @@ impl Phy {
             None => (kept | mdic::ERROR, false),
         };
         Done { mdic: mdic | mdic::READY, interrupt, flapped }
+    }
+}
+
+impl Stateful for Phy {
+    fn fields(&mut self, io: &mut Fields<'_>) {
+        let Self { phy, pages: _ } = self;
+        phy.fields(io);
     }
 }

@@ -11,6 +11,7 @@ use super::model::Model;
 use super::regs;
 use super::ring::Ring;
 use crate::chip::frame_totals::SHORTEST;
+use crate::chip::state::{Fields, Stateful};
 use crate::ring::{
     Checksums, Found, Look, Plan, Range, SIZE, Segment, Setup, Told, Transmit, Want, Wanted, add,
     distance, halves, unfinished,
@@ -26,6 +27,13 @@ pub struct Tx<M>(PhantomData<M>);
 pub struct Contexts {
     checksum: Context,
     segmentation: Context,
+}
+
+impl Stateful for Contexts {
+    fn fields(&mut self, io: &mut Fields<'_>) {
+        let Self { checksum, segmentation } = self;
+        [checksum, segmentation].into_iter().for_each(|context| context.fields(io));
+    }
 }
 
 impl<M: Model> Transmit for Tx<M> {

@@ -3,6 +3,9 @@
 
 use vmlan_frame::headers::TCP;
 use vmlan_frame::{Headers, Network};
+
+use crate::chip::state::{Fields, Stateful};
+
 pub const KEY: usize = 40; // Bytes of the key.
 pub const TABLE: usize = 128; // Entries of the table, at most.
 const INPUT: usize = 36; // Bytes of the longest input: two addresses of IPv6, two ports.
@@ -26,6 +29,7 @@ pub struct Hash {
 #[derive(Clone, Debug)]
 pub struct Spread {
     kinds: u16,
+    key: [u8; KEY],
     /// For each half of a byte of the input, what each value adds.
     parts: Box<Parts>,
     table: [u8; TABLE],
@@ -38,6 +42,7 @@ impl Spread {
     /// table cannot have so many. Allocates nothing.
     pub fn set(&mut self, kinds: u16, key: &[u8; KEY], table: [u8; TABLE], size: usize) -> bool {
         (self.kinds, self.table, self.size) = (kinds, table, size.clamp(1, TABLE));
+        self.key = *key;
         set_parts(&mut self.parts, key);
         self.size == size
     }
@@ -79,7 +84,22 @@ type Parts = [[u32; 16]; 2 * INPUT];
 impl Default for Spread {
     /// Hashes nothing.
     fn default() -> Self {
-        Self { kinds: 0, parts: Box::new([[0; 16]; 2 * INPUT]), table: [0; TABLE], size: 1 }
+        let parts = Box::new([[0; 16]; 2 * INPUT]);
+        Self { kinds: 0, key: [0; KEY], parts, table: [0; TABLE], size: 1 }
+    }
+}
+
+impl Stateful for Spread {
+    fn fields(&mut self, io: &mut Fields<'_>) {
+        let Self { kinds, key, parts, table, size } = self;
+        io.u16(kinds);
+        io.bytes(key);
+        io.bytes(table);
+        io.count(size, TABLE);
+        io.check(*size > 0);
+        if io.restores() {
+            set_parts(parts, key);
+        }
     }
 }
 
