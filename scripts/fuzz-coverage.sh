@@ -17,6 +17,7 @@ code() {
   case $1 in
   api) echo control/api/src ;;
   capture) echo guest/tools/src/pktgen/capture.rs ;;
+  chip_state) echo data/nic/src/chip/state.rs ;;
   claims) echo data/switch/src/policy/source_check.rs data/switch/src/policy/source_check ;;
   config) echo control/config/src ;;
   e1000) echo data/nic/src/e1000 data/nic/src/ring data/nic/src/chip ;;

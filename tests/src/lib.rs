@@ -32,4 +32,5 @@ pub mod numbered;
 pub mod random;
 pub mod sleep_together;
 pub mod steps;
+pub mod successors;
 pub mod virtio_guest;

@@ -6,7 +6,8 @@ use super::interrupts::Interrupts;
 use super::locks::{After, lock};
 use super::nic::{Chip, PciFunction};
 use super::pci::Pci;
-use super::{Layout, Space};
+use super::state::{Fields, MADE, Parts, Stateful, Tag};
+use super::{Layout, Made, Space, StateError};
 
 /// What only the VMM's side touches.
 pub(crate) struct Control<E, P> {
@@ -20,12 +21,14 @@ pub(crate) type ControlOf<C> = Control<<C as Controlled>::Eeprom, <C as Controll
 
 /// What a chip does for the VMM. Implementing this gives it [`PciFunction`].
 pub(crate) trait Controlled: Chip {
-    type Eeprom: Send;
-    type Phy: Send;
+    type Eeprom: Send + Stateful;
+    type Phy: Send + Stateful;
     /// What it looks like on its bus.
     const ON_BUS: &'static Layout;
 
     fn mutex(&self) -> &Mutex<ControlOf<Self>>;
+    /// How it was made.
+    fn made(&self) -> Made;
     /// The EEPROM as it left the factory.
     fn new_eeprom(&self) -> Self::Eeprom;
     /// Plugs the cable in, or pulls it out.
@@ -34,6 +37,20 @@ pub(crate) trait Controlled: Chip {
     fn reset_all(&self, control: &mut ControlOf<Self>) -> After;
     /// Brings registers and what lets frames pass in line with the cable, the PHY and PCI.
     fn follow(&self, control: &mut ControlOf<Self>) -> After;
+    /// Passes its registers, and what else it has beside its control part, its sides and
+    /// [`ChipCore`](super::ChipCore).
+    fn fields(&self, io: &mut Fields<'_>);
+    /// These are restored: brings what follows from them in line, without effect on anybody.
+    fn derive(&self, control: &mut ControlOf<Self>) {
+        let _nobody_is_told = self.follow(control);
+    }
+    /// All is restored: the same for the sides.
+    fn derive_sides(&self, _: &ControlOf<Self>, _: &mut Self::Tx, _: &mut Self::Rx) {}
+    /// It goes on from the state: sets the host's timer, if something waits for it.
+    fn resume(&self) {
+        let core = self.core();
+        core.irq.resume(&*core.host);
+    }
     /// Reads registers, through BAR `bar`.
     fn read_bar(&self, bar: u8, offset: u64, data: &mut [u8]);
     /// Writes registers, through BAR `bar`.
@@ -51,6 +68,38 @@ pub(crate) trait Controlled: Chip {
     fn with_control(&self, change: impl FnOnce(&mut ControlOf<Self>) -> After) {
         let after = change(&mut self.control());
         self.core().run(self, after);
+    }
+
+    /// Saves all parts of the state, or restores them: whatever `parts` are for.
+    fn pass(&self, parts: &mut Parts<'_>) {
+        let control = &mut *self.control();
+        let core = self.core();
+        core.stopped(|tx, rx| {
+            parts.part(MADE, 1, |io| {
+                let made = self.made();
+                let mut said = made;
+                said.fields(io);
+                io.check(said == made);
+            });
+            let Control { pci, eeprom, phy } = control;
+            parts.part(Tag(*b"PCI "), 1, |io| pci.fields(io));
+            parts.part(Tag(*b"EEPR"), 1, |io| eeprom.fields(io));
+            parts.part(Tag(*b"PHY "), 1, |io| phy.fields(io));
+            parts.part(Tag(*b"REGS"), 1, |io| self.fields(io));
+            if parts.restores() {
+                self.derive(control);
+            }
+            core.fields(self, (&mut *tx, &mut *rx), parts);
+            if parts.restores() {
+                self.derive_sides(control, tx, rx);
+            }
+        });
+    }
+
+    fn take_over(&self, state: &[u8]) -> Result<(), StateError> {
+        let mut parts = Parts::restore(state, Self::ON_BUS.model)?;
+        self.pass(&mut parts);
+        parts.end()
     }
 
     fn write_config(&self, offset: u64, data: &[u8]) {
@@ -108,5 +157,21 @@ impl<C: Controlled + Send + Sync> PciFunction for C {
 
     fn posts_silently(&self) -> bool {
         self.posts_without_register()
+    }
+
+    fn save(&self) -> Vec<u8> {
+        let mut parts = Parts::save(C::ON_BUS.model);
+        self.pass(&mut parts);
+        parts.into_bytes()
+    }
+
+    fn restore(&self, state: &[u8]) -> Result<(), StateError> {
+        let before = self.save();
+        let done = self.take_over(state);
+        match done {
+            Ok(()) => self.resume(),
+            Err(_) => drop(self.take_over(&before)),
+        }
+        done
     }
 }

@@ -87,7 +87,7 @@ pub struct Csb {
     words: Window,
     /// `guest_use_msix`, as it was when the CSB was placed: exactly 1, since some drivers leave
     /// garbage there.
-    by_message: bool,
+    by_message: AtomicBool,
     /// What `guest_csb_on` said last, for those who must not wait for the guest's memory.
     on: Arc<AtomicBool>,
 }
@@ -160,7 +160,18 @@ impl Csb {
         }
         let words = map.window(address, LEN, 4).ok_or(CsbFault::Outside)?;
         let by_message = words.u32(GUEST_USE_MSIX, Ordering::Relaxed) == 1;
+        let by_message = AtomicBool::new(by_message);
         Ok(Arc::new(Self { words, by_message, on: Arc::clone(on) }))
+    }
+
+    /// As it was when it was placed, of a chip that goes on from a state.
+    pub(super) fn placed_as(&self, by_message: bool) {
+        self.by_message.store(by_message, Ordering::Relaxed);
+    }
+
+    /// See [`Csb::messages_say_all`].
+    pub(super) fn by_message(&self) -> bool {
+        self.by_message.load(Ordering::Relaxed)
     }
 
     #[inline]
@@ -175,7 +186,7 @@ impl Csb {
     /// The driver does not look at ICR after a message about frames. As of the last
     /// [`Self::judge`].
     pub fn messages_say_all(&self) -> bool {
-        self.by_message && self.on.load(Ordering::Relaxed)
+        self.by_message() && self.on.load(Ordering::Relaxed)
     }
 
     /// Whether INTA# may rise for these causes, by what the guest wishes now. Whoever posts one has

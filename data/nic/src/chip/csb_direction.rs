@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::csb::Csb;
+use super::state::{Fields, Stateful};
 use crate::notify::csb::{self, CsbFields};
 use crate::ring::distance;
 
@@ -281,6 +282,40 @@ impl CsbSide {
         let _wished = match self.direction {
             Direction::Transmit => csb::publish_sent(&**csb, head),
             Direction::Receive => csb::publish_received(&**csb, head),
+        };
+    }
+}
+
+impl CsbSide {
+    /// The CSB of a chip that goes on from a state: it is told nothing.
+    pub fn adopt(&mut self, csb: Option<Arc<Csb>>) {
+        self.csb = csb;
+    }
+}
+
+impl Stateful for CsbSide {
+    fn fields(&mut self, io: &mut Fields<'_>) {
+        let Self { direction: _, csb: _, tail, last, asked, awake, off } = self;
+        tail.fields(io);
+        io.u32(last);
+        [asked, awake, off].into_iter().for_each(|flag| io.flag(flag));
+    }
+}
+
+impl Stateful for Tail {
+    fn fields(&mut self, io: &mut Fields<'_>) {
+        let (mut kind, mut word) = match self {
+            Self::Register => (0, 0),
+            Self::Stale(word) => (1, *word),
+            Self::Csb => (2, 0),
+        };
+        io.u8(&mut kind);
+        io.u32(&mut word);
+        io.check(kind < 3 && (kind == 1 || word == 0));
+        *self = match kind {
+            0 => Self::Register,
+            1 => Self::Stale(word),
+            _ => Self::Csb,
         };
     }
 }

@@ -6,6 +6,8 @@
 
 use vmlan_frame::{Counter, Mac};
 
+use super::state::Fields;
+
 pub const FCS: usize = 4; // Bytes of the frame check sequence.
 pub const SHORTEST: usize = 60; // Shortest frame on the wire, without FCS.
 
@@ -162,4 +164,26 @@ pub struct Stats {
     pub tx: SideStats,
     /// Written under the receive side's lock.
     pub rx: SideStats,
+}
+
+impl SideStats {
+    /// Passes all counters.
+    #[rustfmt::skip]
+    pub fn fields(&self, io: &mut Fields<'_>) {
+        let Self {
+            frames, bytes, broadcast, multicast, broadcast_bytes, multicast_bytes, sizes,
+            all_frames, all_bytes, special, cut, cut_bytes, failed,
+        } = self;
+        let first = [frames, bytes, broadcast, multicast, broadcast_bytes, multicast_bytes];
+        let rest = [all_frames, all_bytes, special, cut, cut_bytes, failed];
+        first.into_iter().chain(sizes).chain(rest).for_each(|counter| io.counter(counter));
+    }
+}
+
+impl Stats {
+    /// Passes those of both sides.
+    pub fn fields(&self, io: &mut Fields<'_>) {
+        let Self { tx, rx } = self;
+        [tx, rx].into_iter().for_each(|side| side.fields(io));
+    }
 }

@@ -4,6 +4,7 @@
 use super::Host;
 use super::irq::{Delays, Edge, Irq};
 use super::pci::Way;
+use super::state::Fields;
 
 /// An interrupt block: what is pending, and when the guest hears of it. Causes are bits, whose
 /// meaning is the chip's.
@@ -28,6 +29,10 @@ pub trait Interrupts: Send + Sync {
     fn set_rate_max(&self, rate_max: u32);
     /// How interrupts reach the guest from now on.
     fn set_way(&self, way: Way);
+    /// Passes its state, but for what the CSB and configuration space say of it.
+    fn fields(&self, io: &mut Fields<'_>);
+    /// It goes on from a state: sets the host's timer, if something waits for it.
+    fn resume(&self, host: &dyn Host);
     /// The block as one that a CSB has a say in.
     fn with_csb(&self) -> Option<&Irq> {
         None
@@ -74,6 +79,14 @@ impl Interrupts for Irq {
 
     fn set_way(&self, way: Way) {
         self.set_messages(way == Way::Message);
+    }
+
+    fn fields(&self, io: &mut Fields<'_>) {
+        Irq::fields(self, io);
+    }
+
+    fn resume(&self, host: &dyn Host) {
+        Irq::resume(self, host);
     }
 
     fn with_csb(&self) -> Option<&Irq> {

@@ -32,6 +32,7 @@ use vmlan_frame::Counter;
 
 use super::Host;
 use super::csb::{Csb, Verdict};
+use super::state::{Fields, Stateful};
 use crate::notify::moderate::{Alarm, Floor, Window};
 
 /// What a chip's causes are about.
@@ -336,7 +337,6 @@ impl Irq {
     }
 
     /// The CSB keeps it in.
-    #[cfg(any(test, feature = "fuzz"))]
     pub fn is_shut(&self) -> bool {
         self.state().shut
     }
@@ -345,6 +345,11 @@ impl Irq {
     #[cfg(test)]
     pub fn csb(&self) -> impl Sized {
         self.state()
+    }
+
+    /// The CSB.
+    pub(super) fn csb_now(&self) -> Option<Arc<Csb>> {
+        self.state().csb.clone()
     }
 
     /// The level of INTA#.
@@ -508,5 +513,45 @@ impl State {
         if self.alarm.wants(at) {
             host.set_timer(at);
         }
+    }
+}
+
+impl Irq {
+    /// Passes its state, but for what the CSB and configuration space say of it.
+    pub fn fields(&self, io: &mut Fields<'_>) {
+        let Self { kinds, state: _, counts, csb_on: _, messages: _, floor: _ } = self;
+        let s = &mut *self.state();
+        #[rustfmt::skip]
+        let State {
+            causes, mask, fresh, refused, level, prompt, all, transmit, receive, link, repeat,
+            alarm, holding, csb: _, shut,
+        } = s;
+        [&mut *causes, &mut *mask, &mut *fresh].into_iter().for_each(|word| io.u32(word));
+        io.check((*causes | *mask) & !kinds.all == 0 && *fresh & !kinds.data == 0);
+        io.u8(refused);
+        io.check(*refused <= REFUSALS);
+        io.flag(level);
+        io.check(!*level || *causes & *mask != 0);
+        io.flag(prompt);
+        [all, transmit, receive, link].into_iter().for_each(|window| window.fields(io));
+        [repeat, holding, shut].into_iter().for_each(|flag| io.flag(flag));
+        alarm.fields(io);
+        counts.fields(io);
+    }
+
+    /// It goes on from a state: the host's timer is set, if something waits for it.
+    pub fn resume(&self, host: &dyn Host) {
+        let mut s = self.state();
+        let waits = s.causes & s.mask != 0 && !s.level && !s.shut || s.repeat;
+        if let Some(at) = s.alarm.resume(waits, || host.now()) {
+            host.set_timer(at);
+        }
+    }
+}
+
+impl Counts {
+    fn fields(&self, io: &mut Fields<'_>) {
+        let Self { raised, held, delivered, suppressed, wished } = self;
+        [raised, held, delivered, suppressed, wished].into_iter().for_each(|n| io.counter(n));
     }
 }

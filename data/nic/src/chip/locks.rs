@@ -13,9 +13,10 @@ use vmlan_ram::Map;
 use super::csb::{Csb, Placed};
 use super::frame_totals::Stats;
 use super::interrupts::Interrupts;
-use super::irq::Edge;
+use super::irq::{Edge, Irq};
 use super::pci::{Change, Pci};
 use super::port::{ReceiveSide, TransmitSide};
+use super::state::{Fields, Parts, Tag, counter_fields};
 use super::{Chip, Config, Fault, Host};
 use crate::notify::bell::Bell;
 
@@ -93,6 +94,11 @@ impl<C: Chip> ChipCore<C> {
             has_csb: config.csb,
             wishes: AtomicU64::new(0),
         }
+    }
+
+    /// See [`Config::csb`].
+    pub(crate) fn has_csb(&self) -> bool {
+        self.has_csb
     }
 
     /// Configuration space lets interrupts out, or not, and says as what.
@@ -299,5 +305,55 @@ impl<C: Chip> ChipCore<C> {
         let (on, suppressed, guest_asked) = irq.csb_state();
         let host_asked = self.wishes.load(Ordering::Relaxed);
         Some(vmlan_frame::CsbCounters { on, suppressed, guest_asked, host_asked })
+    }
+}
+
+/// The state of what all chips have.
+impl<C: Chip> ChipCore<C> {
+    /// Passes its parts, with both sides' locks. What configuration space says is known already.
+    pub(super) fn fields(&self, chip: &C, (tx, rx): (&mut C::Tx, &mut C::Rx), parts: &mut Parts) {
+        #[rustfmt::skip]
+        let Self {
+            host: _, irq, counters, stats, tx: _, rx: _, csb, wanted: _, tx_bell, rx_bell,
+            unmasked: _, has_csb: _, wishes,
+        } = self;
+        parts.part(Tag(*b"STAT"), 1, |io| {
+            stats.fields(io);
+            counter_fields(counters, io);
+            io.atomic_u64(wishes);
+        });
+        parts.part(Tag(*b"IRQ "), 1, |io| irq.fields(io));
+        parts.part(Tag(*b"TX  "), 1, |io| tx.fields(chip, io));
+        parts.part(Tag(*b"RX  "), 1, |io| rx.fields(chip, io));
+        parts.part(Tag(*b"WAIT"), 1, |io| [tx_bell, rx_bell].iter().for_each(|b| b.fields(io)));
+        let placed = &mut *lock(csb);
+        parts.part(Tag(*b"CSB "), 1, |io| self.csb_fields(placed, (tx, rx), io));
+    }
+
+    /// Where the CSB is, and what was found there. The guest's words in it are not touched.
+    fn csb_fields(
+        &self,
+        Placed { address, fault }: &mut Placed,
+        (tx, rx): (&mut C::Tx, &mut C::Rx),
+        io: &mut Fields<'_>,
+    ) {
+        let irq = self.irq.with_csb();
+        let csb = irq.and_then(Irq::csb_now);
+        let (mut there, mut on) = (csb.is_some(), irq.is_some_and(|irq| irq.csb_state().0));
+        let mut by_message = csb.is_some_and(|csb| csb.by_message());
+        io.u64(address);
+        [&mut there, &mut on, &mut by_message].into_iter().for_each(|flag| io.flag(flag));
+        io.check((self.has_csb || *address == 0) && (*address != 0 || !there));
+        let Some(irq) = irq.filter(|_| io.restores()) else { return };
+        io.check(*address != 0 || !irq.is_shut());
+        let found = (*address != 0).then(|| Csb::find(tx.map(), *address, irq.csb_on()));
+        let missing = found.as_ref().and_then(|found| found.as_ref().err());
+        *fault = missing.map(|fault| Fault::BadCsb { address: *address, fault: *fault });
+        let csb = found.and_then(Result::ok).filter(|_| there);
+        csb.iter().for_each(|csb| csb.placed_as(by_message));
+        irq.set_csb(csb.clone());
+        irq.csb_on().store(on, Ordering::Relaxed);
+        tx.adopt_csb(csb.clone());
+        rx.adopt_csb(csb);
     }
 }

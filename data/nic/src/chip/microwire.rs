@@ -1,5 +1,7 @@
 //! A 93C46 EEPROM: 64 words behind a Microwire bus of three wires and an answer.
 
+use super::state::{Fields, Stateful};
+
 /// Words of 16 bits.
 pub const WORDS: usize = 64;
 
@@ -123,5 +125,44 @@ impl Microwire {
     fn enable(&mut self, writable: bool) -> Bus {
         self.writable = writable;
         Bus::Idle
+    }
+}
+
+impl Stateful for Microwire {
+    fn fields(&mut self, io: &mut Fields<'_>) {
+        let Self { words, selected, clocked, bus, dout, writable } = self;
+        words.fields(io);
+        [selected, clocked, dout, writable].into_iter().for_each(|flag| io.flag(flag));
+        bus.fields(io);
+    }
+}
+
+/// In a state: a write to all words.
+const EVERYWHERE: u32 = 0xff;
+
+impl Stateful for Bus {
+    fn fields(&mut self, io: &mut Fields<'_>) {
+        let place = |address: &usize| u32::try_from(*address).unwrap_or(EVERYWHERE);
+        let (mut kind, mut at, mut count, mut word) = match self {
+            Self::Idle => (0u8, 0, 0, 0),
+            Self::Command { bits, value } => (1, 0, *bits, *value),
+            Self::Read { address, bit } => (2, place(address), *bit, 0),
+            Self::Write { address, bits, value } => {
+                (3, address.as_ref().map_or(EVERYWHERE, place), *bits, *value)
+            }
+        };
+        io.u8(&mut kind);
+        [&mut at, &mut count].into_iter().for_each(|number| io.u32(number));
+        io.u16(&mut word);
+        let address = Some(at as usize).filter(|at| *at < WORDS);
+        *self = match (kind, address, count) {
+            (0, Some(0), 0) => Self::Idle,
+            (1, Some(0), bits @ 0..8) => Self::Command { bits, value: word },
+            (2, Some(address), bit @ 0..16) => Self::Read { address, bit },
+            (3, _, bits @ 0..=16) if address.is_some() || at == EVERYWHERE => {
+                Self::Write { address, bits, value: word }
+            }
+            _ => return io.check(false),
+        };
     }
 }

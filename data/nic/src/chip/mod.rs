@@ -33,6 +33,7 @@ mod nic;
 pub(crate) mod pci;
 pub(crate) mod phy;
 mod port;
+pub mod state;
 
 pub(crate) use self::control::{Control, ControlOf, Controlled};
 pub use self::interrupts::Interrupts;
@@ -44,6 +45,7 @@ pub(crate) use self::locks::lock;
 pub use self::nic::{Chip, Nic, PciFunction};
 pub use self::pci::Way;
 pub use self::port::{Gate, ReceiveSide, Received, Sent, TransmitSide};
+pub use self::state::{Made, StateError};
 
 use std::ops::Range;
 

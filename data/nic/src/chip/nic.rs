@@ -9,7 +9,7 @@ use vmlan_ram::Map;
 use super::interrupts::Interrupts;
 use super::irq::Delays;
 use super::port::{self, Gate, ReceiveSide, TransmitSide};
-use super::{ChipCore, Fault, Layout, Space};
+use super::{ChipCore, Fault, Layout, Space, StateError};
 
 /// The PCI function and the cable: what the VMM sees and does.
 pub trait PciFunction: Send + Sync {
@@ -30,6 +30,26 @@ pub trait PciFunction: Send + Sync {
     /// The driver need not touch a register when it gives receive buffers back: workers ask, see
     /// [`vmlan_frame::Port::posts_silently`].
     fn posts_silently(&self) -> bool;
+
+    /// All of the chip's state, for a successor: see [`super::state`].
+    ///
+    /// The chip must be quiet, and stay so: no thread is in another call of it, so that what it
+    /// told the host has been done (`Host::raise`, `Host::send`); no frame is lent, which none is
+    /// when [`Nic::pull`] has returned; and none of these calls comes later. Frames that were held
+    /// are in the ring, and in the state.
+    fn save(&self) -> Vec<u8>;
+    /// Goes on from a state that [`Self::save`] made, so that no guest can tell. On a chip of the
+    /// same model that was made alike ([`super::Made`]), before it is used, and with the guest's
+    /// memory already there ([`Nic::set_map`]).
+    ///
+    /// Neither the guest nor the host is told anything but [`super::Host::set_timer`], whose clock
+    /// must be the one of the state. Whoever was waiting must look: workers at the rings, as after
+    /// a doorbell; the VMM's side at the cable ([`Self::set_link`]), whose state here is the one
+    /// that the guest knows. How often registers were touched is counted from 0.
+    ///
+    /// # Errors
+    /// The state is none, or does not fit. The chip is as it was.
+    fn restore(&self, state: &[u8]) -> Result<(), StateError>;
 }
 
 /// What only one chip knows: its registers, and what its descriptors mean (by the types of its two

@@ -1,5 +1,7 @@
 //! PCI configuration space: 256 bytes from a table, of which software can write some bits.
 
+use super::state::{Fields, Stateful};
+
 /// Command register.
 pub const COMMAND: usize = 0x04;
 const STATUS: usize = 0x06;
@@ -159,6 +161,19 @@ impl Pci {
     /// the pin means nothing.
     pub fn may_interrupt(&self) -> bool {
         !self.asleep() && (self.way() != Way::Pin || self.command() & INTX_DISABLE == 0)
+    }
+}
+
+impl Stateful for Pci {
+    /// What software cannot write is what the guest was told, and must be what this chip says.
+    fn fields(&mut self, io: &mut Fields<'_>) {
+        let factory = Self::new(self.table, self.csb).bytes;
+        let Self { table, csb: _, bytes, masks } = self;
+        io.bytes(bytes);
+        let told = bytes.iter().zip(&factory).zip(&*masks);
+        io.check(told.into_iter().all(|((byte, factory), mask)| (byte ^ factory) & !mask == 0));
+        let power = bytes.get(table.pmcsr).map_or(0, |byte| byte & 3);
+        io.check(matches!(power, 0 | 3));
     }
 }
 

@@ -4,6 +4,8 @@
 //! Autonegotiation takes no time. Its other end is the switch: 1000BASE-T full duplex, without
 //! PAUSE.
 
+use super::state::{Fields, Stateful};
+
 pub mod reg {
     pub const BMCR: usize = 0;
     pub const BMSR: usize = 1;
@@ -185,5 +187,13 @@ impl Phy {
         self.store(reg::BMCR, self.value(reg::BMCR) & !(bmcr::RESET | bmcr::RESTART));
         self.was_down |= restarts || !self.link();
         restarts
+    }
+}
+
+impl Stateful for Phy {
+    fn fields(&mut self, io: &mut Fields<'_>) {
+        let Self { kind: _, values, cable, was_down } = self;
+        values.fields(io);
+        [cable, was_down].into_iter().for_each(|flag| io.flag(flag));
     }
 }

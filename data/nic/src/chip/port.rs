@@ -8,6 +8,7 @@ use vmlan_ram::Map;
 
 use super::csb::Csb;
 use super::interrupts::Interrupts;
+use super::state::Fields;
 use super::{Chip, Fault};
 
 /// What lets frames pass.
@@ -71,6 +72,10 @@ pub trait TransmitSide<C>: Send {
     fn place_csb(&mut self, chip: &C, csb: Option<Arc<Csb>>);
     /// The same CSB, in a new map. `on`: the driver lets this side use its memory.
     fn replace_csb(&mut self, chip: &C, csb: Option<Arc<Csb>>, on: bool);
+    /// Passes its state, of a chip whose registers are known already.
+    fn fields(&mut self, chip: &C, io: &mut Fields<'_>);
+    /// The CSB of a chip that goes on from a state: it is told nothing.
+    fn adopt_csb(&mut self, csb: Option<Arc<Csb>>);
     /// Forgets everything about its rings but the registers.
     fn stop(&mut self, chip: &C);
     /// Why it stands still.
@@ -97,6 +102,10 @@ pub trait ReceiveSide<C>: Send {
     fn place_csb(&mut self, chip: &C, csb: Option<Arc<Csb>>);
     /// The same CSB, in a new map. `on`: the driver lets this side use its memory.
     fn replace_csb(&mut self, chip: &C, csb: Option<Arc<Csb>>, on: bool);
+    /// As [`TransmitSide::state`].
+    fn fields(&mut self, chip: &C, io: &mut Fields<'_>);
+    /// As [`TransmitSide::adopt_csb`].
+    fn adopt_csb(&mut self, csb: Option<Arc<Csb>>);
     /// Forgets everything about its ring but the registers.
     fn stop(&mut self, chip: &C);
     /// Why it stands still.

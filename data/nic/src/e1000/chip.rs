@@ -1,6 +1,6 @@
 //! The chip: its parts.
 
-use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use vmlan_frame::RegisterCount;
@@ -18,9 +18,10 @@ use super::stats::Stats;
 use super::tx::Tx;
 use crate::chip::access;
 use crate::chip::pci::Pci;
+use crate::chip::state::Fields;
 use crate::chip::{
     After, Chip, ChipCore, Config, Control, ControlOf, Controlled, Delays, Gate, Host, Irq, Layout,
-    PciFunction,
+    Made, PciFunction,
 };
 use crate::ring::{Receiver, Transmitter};
 
@@ -62,6 +63,18 @@ impl E1000 {
     /// A chip after power-on. `pages`: [`E1000::PAGES`] bytes, which the guest may have mapped as
     /// well.
     pub fn new(config: Config, pages: Window, host: Arc<dyn Host>) -> Self {
+        Self::make(config, Registers::new(pages, false, config.csb), host)
+    }
+
+    /// As [`E1000::new`], of pages that a guest has had mapped while there was no chip. They are
+    /// left alone until the chip goes on from a state ([`PciFunction::restore`]), or cannot: then
+    /// reset it. What the state says of them is not looked at, since the guest may have stored
+    /// something since.
+    pub fn over(config: Config, pages: Window, host: Arc<dyn Host>) -> Self {
+        Self::make(config, Registers::new(pages, true, config.csb), host)
+    }
+
+    fn make(config: Config, regs: Registers, host: Arc<dyn Host>) -> Self {
         let control = Control {
             pci: Pci::new(&pci::TABLE, config.csb),
             eeprom: Eeprom::new(config.mac),
@@ -73,7 +86,7 @@ impl E1000 {
         let chip = Self {
             mac: config.mac,
             core: ChipCore::new(config, irq, host, (tx, rx)),
-            regs: Registers::new(pages, config.csb),
+            regs,
             stats: Stats::default(),
             gate: AtomicU32::new(0),
             filter_version: AtomicU32::new(0),
@@ -95,6 +108,10 @@ impl Controlled for E1000 {
         &self.control
     }
 
+    fn made(&self) -> Made {
+        Made { mac: self.mac, csb: self.core.has_csb(), variant: 0 }
+    }
+
     fn new_eeprom(&self) -> Eeprom {
         Eeprom::new(self.mac)
     }
@@ -109,6 +126,23 @@ impl Controlled for E1000 {
 
     fn follow(&self, control: &mut ControlOf<Self>) -> After {
         self.update_link(control, false)
+    }
+
+    fn fields(&self, io: &mut Fields<'_>) {
+        #[rustfmt::skip]
+        let Self {
+            mac: _, core: _, regs, stats, gate: _, filter_version: _, ioaddr, asleep: _,
+            control: _,
+        } = self;
+        regs.fields(io);
+        stats.fields(io);
+        io.atomic(ioaddr);
+    }
+
+    fn derive(&self, control: &mut ControlOf<Self>) {
+        let _nobody_is_told = self.update_link(control, false);
+        self.regs.release();
+        self.filter_version.fetch_add(1, Ordering::Release);
     }
 
     #[inline]

@@ -2,6 +2,7 @@
 //! data), and the bits of the registers that the data path looks at.
 
 use crate::bits::low32;
+use crate::chip::state::{Fields, Stateful};
 
 /// Bits of a transmit descriptor's second quadword. The command byte lies at the same place in all
 /// kinds.
@@ -164,4 +165,17 @@ pub const CTRL_VME: u32 = 1 << 30;
 pub mod rxcsum {
     pub const IPOFL: u32 = 1 << 8; // IP checksums are checked.
     pub const TUOFL: u32 = 1 << 9; // TCP and UDP checksums are checked.
+}
+
+impl Stateful for Context {
+    #[rustfmt::skip]
+    fn fields(&mut self, io: &mut Fields<'_>) {
+        let Self {
+            ipcss, ipcso, ipcse, tucss, tucso, tucse, paylen, hdrlen, mss, tcp, ipv4,
+        } = self;
+        [ipcss, ipcso, tucss, tucso, hdrlen].into_iter().for_each(|n| io.u8(n));
+        [ipcse, tucse, mss].into_iter().for_each(|n| io.u16(n));
+        io.below(paylen, 1 << 20);
+        [tcp, ipv4].into_iter().for_each(|flag| io.flag(flag));
+    }
 }

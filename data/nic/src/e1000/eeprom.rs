@@ -4,6 +4,7 @@
 use vmlan_frame::Mac;
 
 use crate::chip::microwire::{Microwire, WORDS};
+use crate::chip::state::{Fields, Stateful};
 
 /// Where the checksum is (SDM 5.6.36): all words together sum to [`SUM`].
 const CHECKSUM: usize = 0x3f;
@@ -20,6 +21,9 @@ pub mod eecd {
     pub const GNT: u32 = 1 << 7; // It has it.
     pub const PRES: u32 = 1 << 8; // An EEPROM is there. Bit 9 (SIZE) is 0: 64 words.
 }
+
+/// Bits of EECD that keep what is written to them.
+const PINS: u32 = eecd::SK | eecd::CS | eecd::DI | eecd::FWE | eecd::REQ;
 
 /// The EEPROM and EECD.
 #[derive(Debug)]
@@ -81,7 +85,7 @@ impl Eeprom {
 
     /// EECD as written.
     pub fn write(&mut self, value: u32) {
-        let pins = value & (eecd::SK | eecd::CS | eecd::DI | eecd::FWE | eecd::REQ);
+        let pins = value & PINS;
         self.pins = pins;
         self.chip.pins(pins & eecd::CS != 0, pins & eecd::SK != 0, pins & eecd::DI != 0);
     }
@@ -100,5 +104,14 @@ impl Eeprom {
     pub fn reset(&mut self) {
         self.pins = 0;
         self.chip.release();
+    }
+}
+
+impl Stateful for Eeprom {
+    fn fields(&mut self, io: &mut Fields<'_>) {
+        let Self { chip, pins } = self;
+        chip.fields(io);
+        io.u32(pins);
+        io.check(*pins & !PINS == 0);
     }
 }

@@ -8,6 +8,7 @@ use super::desc::{CTRL_VME, rctl, rxcsum};
 use super::regs::{self, Registers};
 use super::ring::Ring;
 use crate::chip::frame_totals::FCS;
+use crate::chip::state::Fields;
 use crate::ring::{self, Look, Shape};
 
 const ADDRESSES: u32 = 16; // Address pairs RAL/RAH.
@@ -173,6 +174,12 @@ impl ring::Filter<Ring> for Filter {
     #[inline]
     fn by_more(&self) -> bool {
         self.rctl & (rctl::VFE | rctl::CFIEN) != 0
+    }
+
+    fn fields(&mut self, io: &mut Fields<'_>) {
+        if io.restores() {
+            *self = Self::default();
+        }
     }
 
     /// By VET.

@@ -4,6 +4,7 @@
 use std::ops::{Deref, DerefMut};
 
 use crate::chip::phy::{self, Kind, bmcr};
+use crate::chip::state::{Fields, Stateful};
 
 const ADDRESS: u32 = 1; // The PHY's address on the bus.
 
@@ -108,5 +109,11 @@ impl Phy {
             None => (kept | mdic::ERROR, false),
         };
         Done { mdic: mdic | mdic::READY, interrupt, flapped }
+    }
+}
+
+impl Stateful for Phy {
+    fn fields(&mut self, io: &mut Fields<'_>) {
+        self.0.fields(io);
     }
 }

@@ -3,12 +3,13 @@
 //! Scalars live in atomics, so that the data path reads them without a lock. The pages 0x2000 and
 //! 0x3000 live in the shared window.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use vmlan_frame::RegisterCount;
 use vmlan_ram::Window;
 
 use super::table::{Row, TABLE};
+use crate::chip::state::Fields;
 
 pub const PAGES_START: u32 = 0x2000; // First byte of BAR0 that lies in the shared window.
 pub const PAGES_END: u32 = 0x4000; // One past the last.
@@ -106,6 +107,9 @@ pub struct Registers {
     /// For each row: reads, writes.
     accesses: Box<[(AtomicU64, AtomicU64)]>,
     pages: Window,
+    /// The pages hold what a guest has stored there while there was no chip: nothing is written to
+    /// them before the chip goes on from a state.
+    kept: AtomicBool,
 }
 
 const END: u32 = 0xa000; // Registers with values of their own end here.
@@ -114,7 +118,7 @@ const MAPPED_END: u32 = 0x2_0000; // The packet buffer memory, which reads as 0,
 impl Registers {
     /// All zero. Without `csb` there are no registers for the CSB. Never panics: rows that do not
     /// fit are left out, and a test looks for them.
-    pub fn new(pages: Window, csb: bool) -> Self {
+    pub fn new(pages: Window, kept: bool, csb: bool) -> Self {
         let mut rows = vec![0u8; (MAPPED_END / 4) as usize].into_boxed_slice();
         let exists = |row: &Row| csb || !matches!(row.offset, CSBAL | CSBAH);
         for (number, row) in (1u8..).zip(TABLE).filter(|(_, row)| exists(row)) {
@@ -129,6 +133,7 @@ impl Registers {
             rows,
             accesses: TABLE.iter().map(|_| Default::default()).collect(),
             pages,
+            kept: AtomicBool::new(kept),
         }
     }
 
@@ -186,9 +191,54 @@ impl Registers {
     /// Sets all to their values after power-on, or after CTRL.RST.
     pub fn reset(&self, power_on: bool) {
         for row in TABLE.iter().filter(|row| power_on || !row.sticky) {
-            for i in 0..row.count.min(128) {
-                self.set(row.offset + i * row.stride, row.reset);
+            for offset in row.offsets().filter(|offset| !self.keeps(*offset)) {
+                self.set(offset, row.reset);
             }
         }
+    }
+
+    /// It lies in pages that are kept.
+    fn keeps(&self, offset: u32) -> bool {
+        self.kept.load(Ordering::Relaxed) && (PAGES_START..PAGES_END).contains(&offset)
+    }
+
+    /// The pages are the chip's from now on.
+    pub fn release(&self) {
+        self.kept.store(false, Ordering::Relaxed);
+    }
+
+    /// Passes the registers that are not as after power-on. A store to a mapped page may have set
+    /// any bit, else there are only those that exist.
+    pub fn fields(&self, io: &mut Fields<'_>) {
+        let Self { words: _, rows: _, accesses: _, pages: _, kept: _ } = self;
+        let mut list: Vec<(u32, u32)> = TABLE
+            .iter()
+            .filter(|row| row.offset != STATUS)
+            .flat_map(|row| row.offsets().map(|offset| (offset, row.reset)))
+            .filter(|(offset, reset)| self.row(*offset).is_some() && self.get(*offset) != *reset)
+            .map(|(offset, _)| (offset, self.get(offset)))
+            .collect();
+        io.list(&mut list, MAPPED_END as usize / 4, |io, (offset, value)| {
+            io.u32(offset);
+            io.u32(value);
+        });
+        if !io.restores() {
+            return;
+        }
+        self.reset(true);
+        for (offset, value) in list {
+            let mapped = (PAGES_START..PAGES_END).contains(&offset);
+            let exists = self.row(offset).is_some_and(|row| mapped || row.may_be(value));
+            io.check(offset.is_multiple_of(4) && offset != STATUS && exists);
+            if !self.keeps(offset) {
+                self.set(offset, value);
+            }
+        }
+    }
+
+    /// The register at `offset`.
+    fn row(&self, offset: u32) -> Option<&'static Row> {
+        let index = usize::from(*self.rows.get((offset / 4) as usize)?).checked_sub(1)?;
+        TABLE.get(index)
     }
 }

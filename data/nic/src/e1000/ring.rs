@@ -10,6 +10,7 @@ use super::desc::rx;
 use super::regs::{self, Registers};
 use crate::chip::Fault;
 use crate::chip::csb::{Csb, CsbSide, Direction, Register};
+use crate::chip::state::{Fields, Stateful};
 use crate::ring::{DescriptorRing, Descriptors, Look, SIZE, distance, halves};
 
 /// The registers of a ring.
@@ -187,6 +188,22 @@ impl DescriptorRing for Ring {
         } else {
             self.told = None;
         }
+    }
+
+    fn fields(&mut self, io: &mut Fields<'_>) {
+        let Self { names: _, memory, head, fault, csb, told, wrote } = self;
+        memory.fields(io);
+        [head, told].into_iter().for_each(|index| io.option(index, Fields::u32));
+        io.flag(wrote);
+        csb.fields(io);
+        if io.restores() {
+            // The next look finds out.
+            *fault = None;
+        }
+    }
+
+    fn extent(&self) -> Option<(u32, u32)> {
+        self.head.map(|head| (head, self.memory.size()))
     }
 
     /// If the CSB was turned on when nobody waited for room, the guest may have given back all that

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use vmlan_frame::{Counters, Reason};
 
 use crate::chip::frame_totals;
+use crate::chip::state::Fields;
 
 const START: u32 = 0x4000; // First register.
 const END: u32 = 0x4100; // One past the last.
@@ -164,6 +165,14 @@ impl Stats {
             *width != Width::High && !std::ptr::fn_addr_eq(*total, NONE)
         });
         shown.map(|(_, name, _, total)| (*name, total(sums, counters))).collect()
+    }
+}
+
+impl Stats {
+    /// Passes what was read of them.
+    pub fn fields(&self, io: &mut Fields<'_>) {
+        let Self { read, latched } = self;
+        read.iter().chain(latched).for_each(|total| io.atomic_u64(total));
     }
 }
 

@@ -24,6 +24,19 @@ pub struct Row {
     pub sticky: bool,
 }
 
+impl Row {
+    /// Of its registers that have values of their own: all but the packet buffer's words.
+    pub fn offsets(&self) -> impl Iterator<Item = u32> {
+        (0..self.count.min(128)).map(|i| self.offset + i * self.stride)
+    }
+
+    /// A register of it may hold this. The chip sets the transmitter's share in PBA.
+    pub fn may_be(&self, value: u32) -> bool {
+        let own = if self.offset == PBA { ALL } else { 0 };
+        value & !(self.mask | self.reset | own) == 0
+    }
+}
+
 const fn row(name: &'static str, offset: u32, mask: u32, reset: u32) -> Row {
     Row { name, offset, count: 1, stride: 4, mask, reset, sticky: false }
 }

@@ -8,6 +8,7 @@ use super::desc::{CTRL_VME, Context, Kind, data_len, kind, legacy_sum, special, 
 use super::regs;
 use super::ring::{Ring, TRANSMIT};
 use crate::chip::frame_totals::SHORTEST;
+use crate::chip::state::{Fields, Stateful};
 use crate::ring::{
     Checksums, Found, Look, Plan, Range, SIZE, Segment, Setup, Told, Transmit, Want, Wanted, add,
     distance, halves, unfinished,
@@ -30,6 +31,13 @@ impl Tx {
 pub struct Contexts {
     checksum: Context,
     segmentation: Context,
+}
+
+impl Stateful for Contexts {
+    fn fields(&mut self, io: &mut Fields<'_>) {
+        let Self { checksum, segmentation } = self;
+        [checksum, segmentation].into_iter().for_each(|context| context.fields(io));
+    }
 }
 
 impl Transmit for Tx {

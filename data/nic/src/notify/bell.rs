@@ -19,6 +19,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::{Guard, Point};
+use crate::chip::state::Fields;
 
 /// What the protocol touches; a trait, so that loom can run it.
 pub trait BellFlag: Guard {
@@ -90,5 +91,13 @@ impl Bell {
     #[must_use]
     pub fn ring(&self) -> bool {
         ring(self)
+    }
+}
+
+impl Bell {
+    /// Passes the wish.
+    pub(crate) fn fields(&self, io: &mut Fields<'_>) {
+        let Self { wanted } = self;
+        io.atomic_flag(wanted);
     }
 }

@@ -23,7 +23,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use vmlan_frame::Counter;
 
+use crate::chip::state::{Fields, Stateful};
+
 const SECOND: u64 = 1_000_000_000; // Nanoseconds in a second.
+const SOON: u64 = SECOND / 10; // No chip that has just been restored waits longer.
 
 /// Time, which is the host's.
 pub trait Clock {
@@ -87,6 +90,13 @@ impl Window {
     }
 }
 
+impl Stateful for Window {
+    fn fields(&mut self, io: &mut Fields<'_>) {
+        let Self { since } = self;
+        io.option(since, Fields::u64);
+    }
+}
+
 /// What the host's timer is set to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Alarm {
@@ -107,6 +117,26 @@ impl Alarm {
     /// The timer has fired, or its time no longer matters.
     pub fn clear(&mut self) {
         self.at = None;
+    }
+}
+
+impl Alarm {
+    /// A chip goes on from a state: what its host's timer is to be set to. `waits`: for it. One
+    /// that was not set, or that is far away, is due early: that is harmless.
+    #[must_use]
+    pub fn resume(&mut self, waits: bool, now: impl FnOnce() -> u64) -> Option<u64> {
+        if waits || self.at.is_some() {
+            let now = now();
+            self.at = Some(self.at.map_or(now, |at| at.min(now.saturating_add(SOON))));
+        }
+        self.at
+    }
+}
+
+impl Stateful for Alarm {
+    fn fields(&mut self, io: &mut Fields<'_>) {
+        let Self { at } = self;
+        io.option(at, Fields::u64);
     }
 }
 

@@ -12,9 +12,10 @@ use super::phy::Phy;
 use super::regs::*;
 use crate::chip::frame_totals::FCS;
 use crate::chip::pci::Pci;
+use crate::chip::state::Fields;
 use crate::chip::{
     After, Chip, ChipCore, Config, Control, ControlOf, Controlled, Delays, Gate, Host, Irq, Layout,
-    PciFunction,
+    Made, PciFunction,
 };
 use crate::realtek::cplus::{Cplus, Digest, Receiving, Which};
 use crate::realtek::desc::{self, Status};
@@ -170,6 +171,10 @@ impl Controlled for R8169 {
         &self.control
     }
 
+    fn made(&self) -> Made {
+        Made { mac: self.mac, csb: self.core.has_csb(), variant: 0 }
+    }
+
     fn new_eeprom(&self) -> Eeprom {
         Eeprom::new(self.mac, DEVICE)
     }
@@ -184,6 +189,30 @@ impl Controlled for R8169 {
 
     fn follow(&self, control: &mut ControlOf<Self>) -> After {
         self.update_link(control, false)
+    }
+
+    fn fields(&self, io: &mut Fields<'_>) {
+        #[rustfmt::skip]
+        let Self {
+            mac: _, core: _, regs, clock, tally, missed, sent, received, wire: _, asleep: _,
+            filter_version: _, rewinds, control: _,
+        } = self;
+        regs.fields(io);
+        clock.fields(regs.get(TIMERINT), io);
+        tally.fields(io);
+        io.atomic_u64(missed);
+        [sent, received].into_iter().for_each(|since| since.fields(io));
+        rewinds.iter().for_each(|count| io.atomic(count));
+    }
+
+    fn derive(&self, control: &mut ControlOf<Self>) {
+        let _nobody_is_told = self.update_link(control, false);
+        self.filter_version.fetch_add(1, Ordering::Release);
+    }
+
+    fn resume(&self) {
+        self.clock.resume();
+        self.core.irq.resume(&*self.core.host);
     }
 
     #[inline]

@@ -22,6 +22,7 @@ use vmlan_frame::Counter;
 use super::chip::R8169;
 use super::regs::{CPCR, INTMIT, cpcr};
 use crate::chip::Delays;
+use crate::chip::state::Fields;
 
 /// Units by speed, in ns.
 const UNITS: [u64; 3] = [40_960, 2_560, 320];
@@ -41,6 +42,12 @@ pub struct Since {
 }
 
 impl Since {
+    /// Passes them.
+    pub(super) fn fields(&self, io: &mut Fields<'_>) {
+        let Self { delivered, start, seen } = self;
+        [delivered, start, seen].into_iter().for_each(|count| io.atomic_u64(count));
+    }
+
     /// Frames since the number of interrupts changed. What came together with the interrupt may be
     /// counted as after it.
     fn frames(&self, delivered: u64, frames: u64) -> u64 {

@@ -7,6 +7,7 @@
 use std::ops::{Deref, DerefMut};
 
 use crate::chip::phy::{self, Kind, bmcr};
+use crate::chip::state::{Fields, Stateful};
 
 mod reg {
     pub use crate::chip::phy::reg::*;
@@ -134,5 +135,14 @@ impl Phy {
         self.access = kept;
         let [low, high, ..] = value.to_le_bytes();
         self.write(number, u16::from_le_bytes([low, high]))
+    }
+}
+
+impl Stateful for Phy {
+    fn fields(&mut self, io: &mut Fields<'_>) {
+        let Self { page0, pages, access } = self;
+        page0.fields(io);
+        pages.fields(io);
+        io.u32(access);
     }
 }

@@ -18,6 +18,7 @@ use super::ring::{Place, Ring};
 use crate::chip::Chip;
 use crate::chip::csb::Direction;
 use crate::chip::frame_totals::SHORTEST;
+use crate::chip::state::Fields;
 use crate::ring::{
     Checksums, DescriptorRing, Filter, Found, Look, Plan, Receive, Segment, Setup, Shape, Transmit,
     Verdict, Want, Wanted, Written, add,
@@ -327,6 +328,15 @@ impl<C: Cplus> Filter<Ring<C>> for Digest {
 
     fn by_more(&self) -> bool {
         false
+    }
+
+    /// The length of the buffers that were last seen.
+    fn fields(&mut self, io: &mut Fields<'_>) {
+        let Self { version, rules: _, own: _, shape } = self;
+        io.count(&mut shape.buffer, C::STATUS.len as usize);
+        if io.restores() {
+            *version = None;
+        }
     }
 
     #[inline]

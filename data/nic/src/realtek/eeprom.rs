@@ -5,6 +5,7 @@
 use vmlan_frame::Mac;
 
 use crate::chip::microwire::{Microwire, WORDS};
+use crate::chip::state::{Fields, Stateful};
 
 pub mod ee {
     pub const EEDO: u8 = 1; // Data from the EEPROM.
@@ -84,6 +85,15 @@ impl Eeprom {
     pub fn reset(&mut self) {
         self.pins = 0;
         self.chip.release();
+    }
+}
+
+impl Stateful for Eeprom {
+    fn fields(&mut self, io: &mut Fields<'_>) {
+        let Self { chip, pins } = self;
+        chip.fields(io);
+        io.u8(pins);
+        io.check(*pins & ee::EEDO == 0);
     }
 }
 

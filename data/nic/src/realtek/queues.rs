@@ -8,6 +8,7 @@ use vmlan_ram::Map;
 use super::cplus::{Cplus, Sending, Which};
 use super::ring::Ring;
 use crate::chip::csb::Csb;
+use crate::chip::state::Fields;
 use crate::chip::{Fault, Sent, TransmitSide};
 use crate::ring::{Counted, Transmitter, WORK};
 
@@ -40,6 +41,15 @@ impl<C: Cplus> TransmitSide<C> for Queues<C> {
 
     fn replace_csb(&mut self, chip: &C, csb: Option<Arc<Csb>>, on: bool) {
         self.normal.replace_csb(chip, csb, on);
+    }
+
+    fn fields(&mut self, chip: &C, io: &mut Fields<'_>) {
+        let Self { high, normal } = self;
+        [high, normal].into_iter().for_each(|queue| queue.fields(chip, io));
+    }
+
+    fn adopt_csb(&mut self, csb: Option<Arc<Csb>>) {
+        self.normal.adopt_csb(csb);
     }
 
     fn stop(&mut self, chip: &C) {

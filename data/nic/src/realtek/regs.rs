@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use vmlan_frame::RegisterCount;
 
+use crate::chip::state::Fields;
+
 /// Bytes of the window, as memory and as I/O ports.
 pub const WINDOW: usize = 256;
 
@@ -176,6 +178,34 @@ impl Registers {
     pub fn reset(&self, keeps: impl Fn(&Row) -> bool) {
         for slot in self.slots.iter().filter(|slot| !keeps(slot.row)) {
             slot.value.store(slot.row.reset, Ordering::Release);
+        }
+    }
+
+    /// Passes the registers that are not as after power-on. What they may hold is up to the width
+    /// of each: nobody takes them at their word.
+    pub fn fields(&self, io: &mut Fields<'_>) {
+        let Self { slots, of: _ } = self;
+        let mut list: Vec<(u8, u32)> = slots
+            .iter()
+            .map(|slot| (slot.row, slot.value.load(Ordering::Acquire)))
+            .filter(|(row, value)| *value != row.reset)
+            .map(|(row, value)| (row.offset, value))
+            .collect();
+        io.list(&mut list, WINDOW, |io, (offset, value)| {
+            io.u8(offset);
+            io.u32(value);
+        });
+        if !io.restores() {
+            return;
+        }
+        self.reset(|_| false);
+        for (offset, value) in list {
+            let fits = |row: &Row| {
+                let bits = u32::from(row.bytes) * 8;
+                row.offset == offset && value.checked_shr(bits).unwrap_or(0) == 0
+            };
+            io.check(self.slot(offset.into()).is_some_and(|slot| fits(slot.row)));
+            self.set(offset, value);
         }
     }
 

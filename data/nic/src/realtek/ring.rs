@@ -39,6 +39,7 @@ use super::cplus::{Cplus, Which};
 use super::desc::{EOR, OWN, SIZE};
 use crate::chip::Fault;
 use crate::chip::csb::{Csb, CsbSide};
+use crate::chip::state::{Fields, Stateful};
 use crate::ring::{DescriptorRing, Descriptors, Look, distance, halves};
 
 const AHEAD: u32 = 256; // Descriptors that one look reads, at most.
@@ -56,6 +57,14 @@ pub struct Place {
     pub base: u64,
     /// Counts the times that the chip was told to begin at its first descriptor.
     pub rewinds: u32,
+}
+
+impl Stateful for Place {
+    fn fields(&mut self, io: &mut Fields<'_>) {
+        let Self { base, rewinds } = self;
+        io.u64(base);
+        io.u32(rewinds);
+    }
 }
 
 /// A ring of the chip `C`.
@@ -176,6 +185,19 @@ impl<C: Cplus> Ring<C> {
         within
     }
 
+    /// After a restore: none of what is said to be ours may lie outside memory.
+    fn find_ours(&mut self) {
+        if self.place.base == 0 {
+            return;
+        }
+        let within = self.find();
+        let last = if self.single { 1 } else { self.size };
+        let end = if self.head <= self.tail { self.tail.min(last) } else { last };
+        if end > within {
+            self.doubt();
+        }
+    }
+
     /// Moves the tail over descriptors that are ours, if there is reason to think that there are
     /// more.
     #[inline]
@@ -233,9 +255,7 @@ impl<C: Cplus> Ring<C> {
             return false;
         }
         if index >= within {
-            let (ring, base) = (self.which.name(), self.place.base & !ALIGN);
-            let len = (index + 1).saturating_mul(16);
-            self.fault = Some(Fault::BadRing { ring, base, len });
+            self.fault = Some(self.beyond());
             return false;
         }
         let word = self.descriptors.word(index, Ordering::Acquire);
@@ -244,6 +264,12 @@ impl<C: Cplus> Ring<C> {
             return false;
         }
         self.pass(index, word & EOR != 0 || index + 1 == C::MOST)
+    }
+
+    /// The next descriptor is not in memory.
+    fn beyond(&self) -> Fault {
+        let (ring, base) = (self.which.name(), self.place.base & !ALIGN);
+        Fault::BadRing { ring, base, len: (self.index(self.tail) + 1).saturating_mul(16) }
     }
 
     /// Nothing is ours from `index` on. If that is the `last`, and no other was said to be, the
@@ -385,6 +411,35 @@ impl<C: Cplus> DescriptorRing for Ring<C> {
         if on {
             self.publish_again(chip);
         }
+    }
+
+    #[rustfmt::skip]
+    fn fields(&mut self, io: &mut Fields<'_>) {
+        let Self {
+            which: _, descriptors: _, place, within, size, single, head, tail, moved, heard,
+            patience, fault, csb, chip: _,
+        } = self;
+        place.fields(io);
+        io.u32(size);
+        io.check((2..=C::MOST).contains(size));
+        [head, tail].into_iter().for_each(|index| io.below(index, *size));
+        [&mut *single, moved].into_iter().for_each(|flag| io.flag(flag));
+        io.check(!*single || *size == 2);
+        io.option(heard, Fields::u32);
+        io.u8(patience);
+        io.check(*patience <= PATIENCE);
+        let mut failed = fault.is_some();
+        io.flag(&mut failed);
+        csb.fields(io);
+        if io.restores() {
+            (*within, *fault) = (None, None);
+            self.find_ours();
+            self.fault = failed.then(|| self.beyond());
+        }
+    }
+
+    fn extent(&self) -> Option<(u32, u32)> {
+        (self.place.base != 0).then_some((self.head, self.size))
     }
 
     #[inline]

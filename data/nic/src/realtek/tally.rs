@@ -9,6 +9,7 @@ use vmlan_frame::{Counters, Reason};
 use vmlan_ram::Map;
 
 use crate::chip::frame_totals::Stats;
+use crate::chip::state::Fields;
 
 pub const LEN: usize = 64; // Bytes of a dump.
 pub const DUMP: u32 = 1 << 3; // DTCCR, low half: dump now. Clears itself when that is done.
@@ -57,6 +58,12 @@ impl Tally {
         for (base, (_, _, total)) in self.base.iter().zip(&TABLE) {
             base.store(total(stats, counters), Ordering::Relaxed);
         }
+    }
+
+    /// Passes them.
+    pub fn fields(&self, io: &mut Fields<'_>) {
+        let Self { base } = self;
+        base.iter().for_each(|total| io.atomic_u64(total));
     }
 
     /// What a dump holds. Counters wrap.

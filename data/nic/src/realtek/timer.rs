@@ -8,6 +8,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::chip::Host;
+use crate::chip::state::Fields;
 
 const CLOCKS: u128 = 33; // Clocks of a PCI bus of 33 MHz in a microsecond.
 const NS: u128 = 1000;
@@ -108,6 +109,30 @@ impl ChipTimer {
             self.host.set_timer(at);
         }
         due
+    }
+}
+
+impl ChipTimer {
+    /// Passes its state. `limit`: TimerInt. What the interrupt block asked for, it asks for again.
+    pub fn fields(&self, limit: u32, io: &mut Fields<'_>) {
+        let Self { host: _, state: _ } = self;
+        let s = &mut *self.state();
+        let State { start, limit: known, due, other } = s;
+        io.u64(start);
+        io.option(due, Fields::u64);
+        if io.restores() {
+            (*known, *other) = (limit, None);
+        }
+    }
+
+    /// It goes on from a state. TCTR is never further away from TimerInt than it is now.
+    pub fn resume(&self) {
+        let mut s = self.state();
+        let next = s.next(self.host.now());
+        s.due = s.due.into_iter().chain(next).min().filter(|_| s.limit > 0);
+        if let Some(at) = s.due {
+            self.host.set_timer(at);
+        }
     }
 }
 

@@ -6,6 +6,7 @@ use vmlan_ram::Map;
 
 use super::{Look, SIZE};
 use crate::chip::csb::{Csb, CsbSide};
+use crate::chip::state::Fields;
 use crate::chip::{Chip, Fault};
 
 /// A ring of descriptors in guest memory: where it is, how far the guest has filled it, and what
@@ -36,6 +37,10 @@ pub trait DescriptorRing: Send {
     fn publish_again(&self, chip: &Self::Chip);
     /// The CSB is in a new map: writes the head into it, now or when this side is `on`.
     fn replace_csb(&mut self, chip: &Self::Chip, csb: Option<Arc<Csb>>, on: bool);
+    /// Passes its state, of a chip whose registers are known already.
+    fn fields(&mut self, io: &mut Fields<'_>);
+    /// Head and size, as it was last looked at. `None`: who knows.
+    fn extent(&self) -> Option<(u32, u32)>;
     /// What a frame found missing beside the ring is there now.
     fn has_more(&self) -> bool {
         false

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use vmlan_ram::{Map, Window};
 
 use super::SIZE;
+use crate::chip::state::{Fields, Stateful};
 
 /// The descriptors of a ring, wherever it is now.
 #[derive(Default)]
@@ -42,6 +43,11 @@ impl Descriptors {
             self.window = self.map.window(base, len as usize, SIZE);
         }
         self.window.is_some()
+    }
+
+    /// Descriptors, as last looked for.
+    pub fn size(&self) -> u32 {
+        self.len >> 4
     }
 
     /// The descriptor at `index`, as two quadwords, each read once.
@@ -116,6 +122,19 @@ impl Descriptors {
     pub fn set_u32(&self, index: u32, offset: usize, word: u32) {
         if let Some(window) = &self.window {
             window.set_u32(at(index) + offset, word, Ordering::Release);
+        }
+    }
+}
+
+impl Stateful for Descriptors {
+    fn fields(&mut self, io: &mut Fields<'_>) {
+        let Self { map: _, window, base, len } = self;
+        io.u64(base);
+        io.u32(len);
+        if io.restores() {
+            *window = None;
+            let (base, len) = (*base, *len);
+            let _found = len > 0 && self.find(base, len);
         }
     }
 }

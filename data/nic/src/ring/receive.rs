@@ -22,6 +22,7 @@ use super::rx_scatter::{MAX_PARTS, Outcome};
 use super::{DescriptorRing, Look, add};
 use crate::chip::csb::Csb;
 use crate::chip::frame_totals::{BatchTotals, SHORTEST, SideStats};
+use crate::chip::state::Fields;
 use crate::chip::{Chip, Fault, ReceiveSide, Received};
 use crate::notify::csb;
 
@@ -107,6 +108,8 @@ pub trait Filter<G: DescriptorRing>: Send {
     fn by_more(&self) -> bool;
     /// `head` begins a frame with a VLAN tag.
     fn is_tagged(&self, head: &[u8]) -> bool;
+    /// Passes its state: what does not follow from the registers. After this it is copied anew.
+    fn fields(&mut self, io: &mut Fields<'_>);
 }
 
 /// What is known of a frame's checksums.
@@ -233,6 +236,18 @@ impl<R: Receive> ReceiveSide<ChipOf<R>> for Receiver<R> {
 
     fn replace_csb(&mut self, chip: &ChipOf<R>, csb: Option<Arc<Csb>>, on: bool) {
         self.ring.replace_csb(chip, csb, on);
+    }
+
+    fn fields(&mut self, _: &ChipOf<R>, io: &mut Fields<'_>) {
+        let Self { ring, filter, starved, lost } = self;
+        ring.fields(io);
+        filter.fields(io);
+        io.option(starved, Fields::u32);
+        io.u64(lost);
+    }
+
+    fn adopt_csb(&mut self, csb: Option<Arc<Csb>>) {
+        self.ring.csb().adopt(csb);
     }
 
     fn stop(&mut self, chip: &ChipOf<R>) {

@@ -19,6 +19,7 @@
 //! 256 frames.
 
 use std::fmt::Debug;
+use std::ops::Range;
 use std::sync::Arc;
 
 use vmlan_frame::{BATCH, Batch, Offload, Reason, Sink};
@@ -31,6 +32,7 @@ use super::tx_scan::{Found, MAX_PIECES, Want};
 use super::{DescriptorRing, Look, distance};
 use crate::chip::csb::Csb;
 use crate::chip::frame_totals::SideStats;
+use crate::chip::state::{Fields, Stateful};
 use crate::chip::{Chip, Fault, Sent, TransmitSide};
 use crate::notify::csb;
 
@@ -61,9 +63,9 @@ pub type ChipOf<T> = <<T as Transmit>::Ring as DescriptorRing>::Chip;
 pub trait Transmit: Sized {
     type Ring: DescriptorRing;
     /// What descriptors between frames say about those that follow.
-    type Memory: Default + Send;
+    type Memory: Default + Send + Stateful;
     /// What of it holds for one frame.
-    type Context: Copy + Default + Debug + Send;
+    type Context: Copy + Default + Debug + Send + Stateful;
     /// Bits of the word that must be as in [`Self::PLAIN`] for the usual case: a whole frame about
     /// which nothing is to be said.
     const MASK: u64;
@@ -178,6 +180,49 @@ impl<T: Transmit> State<T> {
     }
 }
 
+impl<T: Transmit> State<T> {
+    /// Passes it, but for what one pull needs. `extent`: the ring's.
+    fn fields(&mut self, extent: Option<(u32, u32)>, io: &mut Fields<'_>) {
+        let Self { next, memory, skipping, stalled, flights, lent, found, pieces } = self;
+        io.u32(next);
+        memory.fields(io);
+        io.flag(skipping);
+        io.option(stalled, |io, (tail, size)| [tail, size].into_iter().for_each(|n| io.u32(n)));
+        io.list(flights, BATCH, |io, flight| flight.fields(io));
+        let (head, size) = extent.unwrap_or((0, 0));
+        io.check(flights.is_empty() || fits(flights, head..*next, size));
+        if io.restores() {
+            lent.clear();
+            found.clear();
+            pieces.clear();
+        }
+    }
+}
+
+/// The flights follow each other in a ring of `size`, from its head to the first descriptor that
+/// was not looked at.
+fn fits<C>(flights: &[Flight<C>], Range { start, end }: Range<u32>, size: u32) -> bool {
+    let mut done = 0;
+    let inside = start < size && end < size;
+    inside
+        && flights.iter().all(|flight| {
+            let at = if flight.at < size { distance(start, flight.at, size) } else { size };
+            let behind = u64::from(at) + u64::from(flight.count);
+            let follows = at >= done && flight.count > 0;
+            done = u32::try_from(behind).unwrap_or(u32::MAX);
+            follows && done <= distance(start, end, size)
+        })
+}
+
+impl<C: Stateful> Stateful for Flight<C> {
+    fn fields(&mut self, io: &mut Fields<'_>) {
+        let Self { at, count, held, context } = self;
+        [at, count].into_iter().for_each(|n| io.u32(n));
+        io.flag(held);
+        context.fields(io);
+    }
+}
+
 impl<T: Transmit> Transmitter<T> {
     /// A side whose ring is `ring`.
     pub fn new(ring: T::Ring) -> Self {
@@ -228,6 +273,16 @@ impl<T: Transmit> TransmitSide<ChipOf<T>> for Transmitter<T> {
 
     fn replace_csb(&mut self, chip: &ChipOf<T>, csb: Option<Arc<Csb>>, on: bool) {
         self.ring.replace_csb(chip, csb, on);
+    }
+
+    fn fields(&mut self, _: &ChipOf<T>, io: &mut Fields<'_>) {
+        let Self { ring, state } = self;
+        ring.fields(io);
+        state.fields(ring.extent(), io);
+    }
+
+    fn adopt_csb(&mut self, csb: Option<Arc<Csb>>) {
+        self.ring.csb().adopt(csb);
     }
 
     /// The head stands at the first descriptor that is not written back.

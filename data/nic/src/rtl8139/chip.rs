@@ -8,12 +8,13 @@ use vmlan_frame::{Mac, RegisterCount};
 use super::pci;
 use super::phy::Phy;
 use super::plus::Rings;
-use super::regs::{CPCR, CR, Kind, Registers, TCR, cpcr, cr, tcr};
+use super::regs::{CPCR, CR, Kind, Registers, TCR, TIMERINT, cpcr, cr, tcr};
 use super::sides::{Rx, Tx};
 use crate::chip::pci::Pci;
+use crate::chip::state::Fields;
 use crate::chip::{
     After, Chip, ChipCore, Config, Control, ControlOf, Controlled, Delays, Gate, Host, Irq, Kinds,
-    Layout, PciFunction,
+    Layout, Made, PciFunction,
 };
 use crate::realtek::eeprom::Eeprom;
 use crate::realtek::isr;
@@ -113,6 +114,10 @@ impl Controlled for Rtl8139 {
         &self.control
     }
 
+    fn made(&self) -> Made {
+        Made { mac: self.mac, csb: self.core.has_csb(), variant: self.regs.kind().plus.into() }
+    }
+
     fn new_eeprom(&self) -> Eeprom {
         Eeprom::new(self.mac, DEVICE)
     }
@@ -127,6 +132,29 @@ impl Controlled for Rtl8139 {
 
     fn follow(&self, control: &mut ControlOf<Self>) -> After {
         self.update_link(control, false)
+    }
+
+    fn fields(&self, io: &mut Fields<'_>) {
+        #[rustfmt::skip]
+        let Self {
+            mac: _, core: _, regs, clock, tally, rings, mpc, wire: _, filter_version: _,
+            control: _,
+        } = self;
+        regs.fields(io);
+        clock.fields(regs.get(TIMERINT), io);
+        tally.fields(io);
+        rings.fields(io);
+        io.atomic_u64(mpc);
+    }
+
+    fn derive(&self, control: &mut ControlOf<Self>) {
+        let _nobody_is_told = self.update_link(control, false);
+        self.filter_version.fetch_add(1, Ordering::Release);
+    }
+
+    fn resume(&self) {
+        self.clock.resume();
+        self.core.irq.resume(&*self.core.host);
     }
 
     fn read_bar(&self, bar: u8, offset: u64, data: &mut [u8]) {

@@ -13,6 +13,7 @@ use super::buffer::{LONGEST, Look, header, status};
 use super::chip::Rtl8139;
 use super::regs::CBR;
 use crate::chip::frame_totals::{BatchTotals, FCS, SHORTEST};
+use crate::chip::state::{Fields, Stateful};
 use crate::chip::{Chip, Fault, Received};
 use crate::realtek::cplus::Cplus;
 use crate::realtek::filter::{Match, Rules};
@@ -196,6 +197,18 @@ impl Classic {
             *byte = *value;
         }
         self.write(look, status_of(Match::Physical), len, [Slice::from_bytes(&head)].into_iter())
+    }
+}
+
+impl Stateful for Classic {
+    fn fields(&mut self, io: &mut Fields<'_>) {
+        let Self { map: _, rules: _, version, good, fault, starved, missed } = self;
+        io.option(starved, Fields::u32);
+        io.u64(missed);
+        if io.restores() {
+            // The next look finds out.
+            (*version, *good, *fault) = (None, None, None);
+        }
     }
 }
 

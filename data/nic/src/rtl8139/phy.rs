@@ -5,6 +5,7 @@
 //! PAUSE.
 
 use super::regs::{ANAR, ANER, ANLPAR, BMCR, BMSR};
+use crate::chip::state::{Fields, Stateful};
 
 mod bmcr {
     pub const RESET: u16 = 1 << 15;
@@ -119,5 +120,13 @@ impl Phy {
             }
             _ => false,
         }
+    }
+}
+
+impl Stateful for Phy {
+    fn fields(&mut self, io: &mut Fields<'_>) {
+        let Self { control, advertised, cable, was_down } = self;
+        [control, advertised].into_iter().for_each(|value| io.u16(value));
+        [cable, was_down].into_iter().for_each(|flag| io.flag(flag));
     }
 }

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use super::chip::Rtl8139;
 use super::regs::{self, CPCR, RCR, RDSAR, TCR, THPDS, TNPDS, cpcr, tcr};
 use crate::chip::frame_totals::FCS;
+use crate::chip::state::Fields;
 use crate::realtek::cplus::{Cplus, Which};
 use crate::realtek::desc::{RTL8139, Status};
 use crate::realtek::filter::Rules;
@@ -24,6 +25,12 @@ pub struct Rings {
 }
 
 impl Rings {
+    /// Passes them.
+    pub fn fields(&self, io: &mut Fields<'_>) {
+        let Self { transmit, receive } = self;
+        [transmit, receive].into_iter().for_each(|count| io.atomic(count));
+    }
+
     /// The transmit rings, or the receive ring, begin at their first descriptors.
     pub fn rewind(&self, transmit: bool, receive: bool) {
         self.transmit.fetch_add(transmit.into(), Ordering::AcqRel);

@@ -3,6 +3,7 @@
 use vmlan_frame::RegisterCount;
 
 use super::table;
+use crate::chip::state::Fields;
 use crate::realtek::regs::{self as realtek, Row, Write, offsets};
 
 offsets! {
@@ -230,6 +231,12 @@ impl Registers {
         for i in (0..16).step_by(4) {
             self.all.set(TSD0 + i, tsd::OWN);
         }
+    }
+
+    /// Passes all that are not as after power-on.
+    pub fn fields(&self, io: &mut Fields<'_>) {
+        let Self { kind: _, all, mode } = self;
+        [all, mode].into_iter().for_each(|view| view.fields(io));
     }
 
     /// Registers that were touched.

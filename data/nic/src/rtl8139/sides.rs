@@ -11,6 +11,7 @@ use super::classic::Classic;
 use super::regs::Registers;
 use super::tsd::{Pairs, Tsd};
 use crate::chip::csb::Csb;
+use crate::chip::state::{Fields, Stateful};
 use crate::chip::{Fault, ReceiveSide, Received, Sent, TransmitSide};
 use crate::realtek::cplus::{Digest, Receiving, Which};
 use crate::realtek::queues::Queues;
@@ -82,6 +83,18 @@ impl TransmitSide<Rtl8139> for Tx {
         self.plus.replace_csb(chip, csb, on && self.mode);
     }
 
+    fn fields(&mut self, chip: &Rtl8139, io: &mut Fields<'_>) {
+        let Self { classic, plus, mode } = self;
+        io.flag(mode);
+        io.check(*mode == chip.regs.plus_mode().0);
+        classic.fields(chip, io);
+        plus.fields(chip, io);
+    }
+
+    fn adopt_csb(&mut self, csb: Option<Arc<Csb>>) {
+        self.plus.adopt_csb(csb);
+    }
+
     fn stop(&mut self, chip: &Rtl8139) {
         self.classic.stop(chip);
         self.plus.stop(chip);
@@ -121,6 +134,18 @@ impl ReceiveSide<Rtl8139> for Rx {
 
     fn replace_csb(&mut self, chip: &Rtl8139, csb: Option<Arc<Csb>>, on: bool) {
         self.plus.replace_csb(chip, csb, on && self.mode);
+    }
+
+    fn fields(&mut self, chip: &Rtl8139, io: &mut Fields<'_>) {
+        let Self { classic, plus, mode } = self;
+        io.flag(mode);
+        io.check(*mode == chip.regs.plus_mode().1);
+        classic.fields(io);
+        plus.fields(chip, io);
+    }
+
+    fn adopt_csb(&mut self, csb: Option<Arc<Csb>>) {
+        self.plus.adopt_csb(csb);
     }
 
     fn stop(&mut self, chip: &Rtl8139) {

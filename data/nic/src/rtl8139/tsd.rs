@@ -17,6 +17,7 @@ use super::regs::{Registers, TCR, TSAD0, TSD0, tcr, tsd};
 use crate::bits::low32;
 use crate::chip::Fault;
 use crate::chip::csb::{Csb, CsbSide, Direction};
+use crate::chip::state::Fields;
 use crate::realtek::isr;
 use crate::ring::{
     DescriptorRing, Found, Look, Plan, SIZE, Setup, Transmit, Want, add, distance, halves,
@@ -104,6 +105,16 @@ impl DescriptorRing for Pairs {
     fn publish_again(&self, _: &Rtl8139) {}
 
     fn replace_csb(&mut self, _: &Rtl8139, _: Option<Arc<Csb>>, _on: bool) {}
+
+    fn fields(&mut self, io: &mut Fields<'_>) {
+        let Self { regs: _, map: _, csb: _, first, head } = self;
+        io.below(first, PAIRS);
+        io.below(head, RING);
+    }
+
+    fn extent(&self) -> Option<(u32, u32)> {
+        Some((self.head, RING))
+    }
 
     #[inline]
     fn read(&self, index: u32) -> (u64, u64) {

@@ -13,9 +13,10 @@ use super::stats::{Economy, QueueStats};
 use super::tx::Senders;
 use super::vectors::Vectors;
 use crate::chip::pci::Pci;
+use crate::chip::state::Fields;
 use crate::chip::{
     After, Chip, ChipCore, Config, Control, ControlOf, Controlled, Delays, Gate, Host, Layout,
-    PciFunction,
+    Made, PciFunction,
 };
 
 /// A vmxnet3.
@@ -94,6 +95,10 @@ impl Controlled for Vmxnet3 {
         &self.control
     }
 
+    fn made(&self) -> Made {
+        Made { mac: self.mac, csb: self.core.has_csb(), variant: 0 }
+    }
+
     fn new_eeprom(&self) {}
 
     fn plug(device: &mut Device, up: bool) {
@@ -107,6 +112,24 @@ impl Controlled for Vmxnet3 {
 
     fn follow(&self, control: &mut ControlOf<Self>) -> After {
         self.follow_link(control)
+    }
+
+    fn fields(&self, io: &mut Fields<'_>) {
+        let Self { mac: _, core: _, accesses: _, stats, economy, gate: _, control: _ } = self;
+        stats.fields(io);
+        economy.fields(io);
+    }
+
+    /// A change of the link is no event here.
+    fn derive(&self, control: &mut ControlOf<Self>) {
+        self.set_gate(control);
+        self.core.let_interrupts(&control.pci);
+    }
+
+    fn derive_sides(&self, control: &ControlOf<Self>, _: &mut Senders, rx: &mut Receivers) {
+        if let Some(active) = &control.phy.active {
+            rx.set_rules(&active.rules);
+        }
     }
 
     #[inline]

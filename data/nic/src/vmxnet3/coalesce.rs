@@ -2,13 +2,12 @@
 
 use super::chip::Vmxnet3;
 use super::shared::{ARGUMENT, LEVELS, Words, copy};
-use super::vectors::VECTORS;
+use super::vectors::{LONGEST, VECTORS};
 use crate::chip::{After, ControlOf};
 
 /// A scheme: its kind, and what that kind says.
 const BY_RATE: u32 = 3; // So many interrupts a second.
 const SECOND: u64 = 1_000_000_000;
-const SLOWEST: u64 = 100; // Interrupts a second of the slowest rate that drivers may ask for.
 
 impl Vmxnet3 {
     /// UPDATE_IML: the levels are read again.
@@ -42,7 +41,7 @@ impl Vmxnet3 {
         control.phy.scheme = scheme;
         let said = Words(&scheme);
         let rate = if said.u32(0) == BY_RATE { said.u32(4) } else { 0 };
-        let window = if rate == 0 { 0 } else { SECOND / u64::from(rate).max(SLOWEST) };
+        let window = if rate == 0 { 0 } else { (SECOND / u64::from(rate)).min(LONGEST) };
         After { edge: self.core.irq.set_windows(window, &*self.core.host), ..After::default() }
     }
 }

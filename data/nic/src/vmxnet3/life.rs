@@ -22,6 +22,7 @@ use super::rules::Rules;
 use super::shared::{COUNTERS, EVENTS, RECEIVE, Shared, TRANSMIT};
 use super::stats::Figures;
 use super::vectors::VECTORS;
+use crate::chip::state::{Fields, Stateful};
 use crate::chip::{After, Chip, ControlOf, Interrupts, TransmitSide};
 
 /// Bits of `ecr`: what has happened to the device.
@@ -52,6 +53,7 @@ pub struct Device {
 }
 
 /// What is known while the device is active.
+#[derive(Default)]
 pub struct Active {
     /// Where DriverShared was when it was activated.
     pub shared: u64,
@@ -63,6 +65,36 @@ pub struct Active {
     pub uncut: bool,
     /// Counters when it was activated.
     base: [Figures; TRANSMIT + RECEIVE],
+}
+
+impl Stateful for Device {
+    #[rustfmt::skip]
+    fn fields(&mut self, io: &mut Fields<'_>) {
+        let Self {
+            cable, mac, shared, version, result, events, scheme, active, table,
+        } = self;
+        io.flag(cable);
+        [&mut *mac, shared].into_iter().for_each(|address| io.u64(address));
+        io.check(*mac >> 48 == 0);
+        [version, result, events].into_iter().for_each(|word| io.u32(word));
+        io.bytes(scheme);
+        io.option(active, |io, active| active.fields(io));
+        table.fields(io);
+    }
+}
+
+impl Stateful for Active {
+    fn fields(&mut self, io: &mut Fields<'_>) {
+        let Self { shared, queues: [senders, receivers], event_vector, rules, uncut, base } = self;
+        io.u64(shared);
+        io.list(senders, TRANSMIT, Fields::u64);
+        io.list(receivers, RECEIVE, Fields::u64);
+        io.u32(event_vector);
+        io.check(event_vector.count_ones() < 2 && *event_vector >> VECTORS == 0);
+        Arc::make_mut(rules).fields(io);
+        io.flag(uncut);
+        base.fields(io);
+    }
 }
 
 /// An address as MACL and MACH have it.

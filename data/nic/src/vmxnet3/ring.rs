@@ -25,9 +25,10 @@ use vmlan_ram::{Map, Window};
 
 use super::Vmxnet3;
 use super::desc::{done, rx, tx};
-use super::shared::{Place, QUEUE, Queue, STATUS};
+use super::shared::{MOST, Place, QUEUE, Queue, STATUS};
 use crate::chip::Fault;
 use crate::chip::csb::{Csb, CsbSide, Direction};
+use crate::chip::state::{Fields, Stateful};
 use crate::notify::Guard;
 use crate::notify::deferred::DeferredFields;
 use crate::ring::{DescriptorRing, Descriptors, Look, MAX_PIECES, SIZE, distance, halves};
@@ -59,6 +60,15 @@ impl Cursor {
     }
 }
 
+impl Cursor {
+    /// Passes a place in a ring of `size`.
+    fn fields(&mut self, size: u32, io: &mut Fields<'_>) {
+        let Self { at, generation } = self;
+        io.below(at, size.max(1));
+        io.flag(generation);
+    }
+}
+
 /// The words of a queue's descriptor that the device writes while frames move.
 pub struct QueueWords {
     window: Window,
@@ -83,6 +93,13 @@ impl QueueWords {
         self.window.set_u32(STATUS, 0, Ordering::Relaxed);
         self.window.set_u32(STATUS + 4, 0, Ordering::Relaxed);
     }
+}
+
+/// What is said about a queue's completions: how many the ring of them holds, and what they call
+/// its rings.
+fn said(queue: Option<&Queue>) -> (u32, [u64; 2]) {
+    let Some(queue) = queue else { return (1, [0; 2]) };
+    (queue.completions.size, queue.names.map(|name| u64::from(name) << done::QUEUE_SHIFT))
 }
 
 /// The rings of a queue.
@@ -140,6 +157,11 @@ impl Ring {
         }
     }
 
+    /// The driver has said where it is.
+    pub fn is_placed(&self) -> bool {
+        self.queue.is_some()
+    }
+
     /// Its number among the queues of its kind.
     pub fn number(&self) -> usize {
         self.number
@@ -149,9 +171,7 @@ impl Ring {
     /// wanted of a transmit queue: its worker may be asleep.
     pub fn place(&mut self, queue: Option<Queue>) {
         self.queue = queue;
-        self.completions_size = queue.map_or(1, |queue| queue.completions.size);
-        let names = queue.map_or([0; 2], |queue| queue.names);
-        self.names = names.map(|name| u64::from(name) << done::QUEUE_SHIFT);
+        (self.completions_size, self.names) = said(queue.as_ref());
         (self.head, self.second_at) = (Cursor::START, Cell::new(Cursor::START));
         self.done_at = Cell::new(Cursor::START);
         self.doubt();
@@ -410,6 +430,35 @@ impl DescriptorRing for Ring {
     fn publish_again(&self, _: &Vmxnet3) {}
 
     fn replace_csb(&mut self, _: &Vmxnet3, _: Option<Arc<Csb>>, _: bool) {}
+
+    #[rustfmt::skip]
+    fn fields(&mut self, io: &mut Fields<'_>) {
+        let Self {
+            direction: _, queue, number: _, main: _, second: _, completions: _, completions_size,
+            names, words: _, found, head, tail, second_at, done_at, short, moved, asked,
+            fault: _, csb: _,
+        } = self;
+        io.option(queue, |io, queue| queue.fields(io));
+        let Queue { ring, second, .. } = queue.unwrap_or_default();
+        (*completions_size, *names) = said(queue.as_ref());
+        [head, tail].into_iter().for_each(|at| at.fields(ring.size, io));
+        second_at.get_mut().fields(second.size, io);
+        done_at.get_mut().fields(*completions_size, io);
+        io.option(short.get_mut(), |io, n| io.below(n, MOST));
+        [moved, asked, &mut *found].into_iter().for_each(|flag| io.flag(flag));
+        if io.restores() {
+            let found = *found;
+            self.lose();
+            self.fault = None;
+            if found && !self.find() {
+                self.doubt();
+            }
+        }
+    }
+
+    fn extent(&self) -> Option<(u32, u32)> {
+        self.queue.map(|queue| (self.head.at, queue.ring.size))
+    }
 
     #[inline]
     fn read(&self, index: u32) -> (u64, u64) {

@@ -7,9 +7,10 @@ use std::sync::Arc;
 use vmlan_frame::{MAX_FRAME, Mac};
 use vmlan_ram::Map;
 
-use super::shared::{Shared, Words, copy, feature};
+use super::shared::{MTU, Shared, Words, copy, feature};
 use super::spread::Spread;
 use crate::chip::frame_totals::FCS;
+use crate::chip::state::{Fields, Stateful};
 use crate::ring::{MAX_PARTS, Shape};
 
 /// Bits of rxMode.
@@ -219,4 +220,25 @@ impl Rules {
 #[inline]
 pub fn is_tagged(head: &[u8]) -> bool {
     head.get(TAG_AT..TAG_AT + 2) == Some(&TAG)
+}
+
+impl Stateful for Rules {
+    #[rustfmt::skip]
+    fn fields(&mut self, io: &mut Fields<'_>) {
+        let Self {
+            own, knows_uncut, mode, groups, too_many, vlans, features, mtu, most_buffers, spread,
+        } = self;
+        own.fields(io);
+        [knows_uncut, too_many].into_iter().for_each(|flag| io.flag(flag));
+        [mode, features].into_iter().for_each(|word| io.u32(word));
+        io.list(groups, MOST_GROUPS, Fields::u64);
+        io.check(groups.is_sorted());
+        let mut table = vlans.unwrap_or([0; VLAN_WORDS]);
+        table.fields(io);
+        *vlans = table.iter().any(|word| *word != 0).then_some(table);
+        io.count(mtu, (*MTU.end()).into());
+        io.count(most_buffers, MAX_PARTS);
+        io.check(*mtu >= usize::from(*MTU.start()) && *most_buffers > 0);
+        io.option(spread, |io, spread| spread.fields(io));
+    }
 }

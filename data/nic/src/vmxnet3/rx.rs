@@ -18,6 +18,7 @@ use super::shared::{Queue, RECEIVE};
 use super::spread::Hash;
 use crate::chip::csb::{Csb, Direction};
 use crate::chip::frame_totals::SideStats;
+use crate::chip::state::Fields;
 use crate::chip::{Fault, ReceiveSide, Received};
 use crate::notify::deferred;
 use crate::ring::{
@@ -28,6 +29,9 @@ use crate::ring::{
 const BODY: u32 = 1 << 30;
 const SECOND: u32 = 1 << 31;
 const INDEX: u32 = BODY - 1;
+
+/// Bytes of the longest buffer.
+const LONGEST: usize = 1 << 14;
 
 /// What only this device says of a frame.
 #[derive(Clone, Copy, Debug, Default)]
@@ -189,6 +193,12 @@ impl Filter<Ring> for Digest {
     fn is_tagged(&self, head: &[u8]) -> bool {
         is_tagged(head)
     }
+
+    /// The length of the heads that were last seen. The rules are the device's.
+    fn fields(&mut self, io: &mut Fields<'_>) {
+        let Self { rules: _, shape } = self;
+        io.count(&mut shape.buffer, LONGEST);
+    }
 }
 
 /// All receive queues.
@@ -252,6 +262,17 @@ impl ReceiveSide<Vmxnet3> for Receivers {
     fn place_csb(&mut self, _: &Vmxnet3, _: Option<Arc<Csb>>) {}
 
     fn replace_csb(&mut self, _: &Vmxnet3, _: Option<Arc<Csb>>, _: bool) {}
+
+    fn fields(&mut self, chip: &Vmxnet3, io: &mut Fields<'_>) {
+        let Self { queues, count } = self;
+        io.count(count, RECEIVE);
+        for queue in &mut *queues {
+            queue.fields(chip, io);
+        }
+        io.check(queues.iter().take(*count).all(|queue| queue.ring.is_placed()));
+    }
+
+    fn adopt_csb(&mut self, _: Option<Arc<Csb>>) {}
 
     fn stop(&mut self, chip: &Vmxnet3) {
         self.queues.iter_mut().for_each(|queue| queue.stop(chip));

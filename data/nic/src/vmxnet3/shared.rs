@@ -2,11 +2,13 @@
 //! out once, and checked, when the device is activated; what a command asks for is read again then,
 //! and nothing else is. (Layouts as the drivers of Linux and DPDK declare them.)
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use vmlan_ram::Map;
 
 use super::vectors::VECTORS;
+use crate::chip::state::{Fields, Stateful};
 
 /// Bytes of DriverShared, as far as it is read.
 pub const LEN: usize = 0x2d0;
@@ -29,9 +31,12 @@ pub const COUNTERS: u64 = 0x58;
 pub const TRANSMIT: usize = 8;
 pub const RECEIVE: usize = 16;
 
+/// Bytes of the longest packet, as the driver may say it.
+pub const MTU: RangeInclusive<u16> = 60..=9000;
+
 /// Descriptors of a ring are a multiple of this, and no more than so many.
 const UNIT: u32 = 32;
-const MOST: u32 = 4096;
+pub const MOST: u32 = 4096;
 const MOST_COMPLETIONS: u32 = 8192;
 
 /// Bits of `uptFeatures`.
@@ -79,10 +84,15 @@ pub struct Place {
 impl Place {
     /// `None`: it has no descriptors, a number of them that cannot be, or is not in memory.
     fn new(map: &Map, base: u64, size: u32, most: u32) -> Option<Self> {
-        let fits = size > 0 && size.is_multiple_of(UNIT) && size <= most;
-        let fits = fits && base.is_multiple_of(16);
-        let there = fits && map.slice(base, 16 * size as usize).is_some();
-        there.then_some(Self { base, size })
+        let place = Self { base, size };
+        let there = place.can_be(most) && map.slice(base, 16 * size as usize).is_some();
+        there.then_some(place)
+    }
+
+    /// It has descriptors, no more than `most`, and a place where they can be.
+    fn can_be(&self, most: u32) -> bool {
+        let Self { base, size } = *self;
+        size > 0 && size.is_multiple_of(UNIT) && size <= most && base.is_multiple_of(16)
     }
 }
 
@@ -99,6 +109,29 @@ pub struct Queue {
     pub vector: u32,
     /// Receiving: what completions call its rings (rqID).
     pub names: [u16; 2],
+}
+
+impl Stateful for Place {
+    fn fields(&mut self, io: &mut Fields<'_>) {
+        let Self { base, size } = self;
+        io.u64(base);
+        io.u32(size);
+    }
+}
+
+impl Stateful for Queue {
+    /// Whether all of it is in memory is found when it is looked for.
+    fn fields(&mut self, io: &mut Fields<'_>) {
+        let Self { address, ring, second, completions, vector, names } = self;
+        io.u64(address);
+        [&mut *ring, second, completions].into_iter().for_each(|place| place.fields(io));
+        io.check(ring.can_be(MOST) && completions.can_be(MOST_COMPLETIONS));
+        io.check(second.size == 0 || second.can_be(MOST));
+        io.u32(vector);
+        io.check(vector.count_ones() < 2 && *vector >> VECTORS == 0);
+        names.fields(io);
+        io.check(names.iter().all(|name| usize::from(*name) < 2 * RECEIVE));
+    }
 }
 
 /// What DriverShared says for as long as the device is active.
@@ -131,7 +164,7 @@ impl Shared {
         let words = Words(&bytes);
         let (transmit, receive) = (usize::from(words.u8(0x3e)), usize::from(words.u8(0x3f)));
         let counts = (1..=TRANSMIT).contains(&transmit) && (1..=RECEIVE).contains(&receive);
-        let mtu = u16::try_from(words.u32(0x38)).ok().filter(|mtu| (60..=9000).contains(mtu))?;
+        let mtu = u16::try_from(words.u32(0x38)).ok().filter(|mtu| MTU.contains(mtu))?;
         if words.u32(0) != MAGIC || !counts {
             return None;
         }

@@ -6,6 +6,7 @@ use vmlan_frame::{Headers, Network};
 use vmlan_ram::Map;
 
 use super::shared::{Words, copy};
+use crate::chip::state::{Fields, Stateful};
 
 const KEY: usize = 40; // Bytes of the key.
 const TABLE: usize = 128; // Entries of the table, at most.
@@ -33,6 +34,7 @@ pub struct Hash {
 #[derive(Clone, Debug)]
 pub struct Spread {
     kinds: u16,
+    key: [u8; KEY],
     /// For each half of a byte of the input, what each value adds.
     parts: Box<[[u32; 16]; 2 * INPUT]>,
     table: [u8; TABLE],
@@ -49,9 +51,9 @@ impl Spread {
         if words.u16(2) != TOEPLITZ || size == 0 || size > TABLE {
             return None;
         }
-        let key = bytes.get(8..8 + KEY)?.first_chunk()?;
+        let key = *bytes.get(8..8 + KEY)?.first_chunk()?;
         let table = *bytes.get(8 + KEY..)?.first_chunk()?;
-        Some(Self { kinds: words.u16(0), parts: parts(key), table, size })
+        Some(Self { kinds: words.u16(0), key, parts: parts(&key), table, size })
     }
 
     /// The hash of a frame of `len` bytes that begins with `head`.
@@ -85,6 +87,28 @@ impl Spread {
     }
 }
 
+impl Default for Spread {
+    /// All to the first queue.
+    fn default() -> Self {
+        let key = [0; KEY];
+        Self { kinds: 0, key, parts: parts(&key), table: [0; TABLE], size: 1 }
+    }
+}
+
+impl Stateful for Spread {
+    fn fields(&mut self, io: &mut Fields<'_>) {
+        let Self { kinds, key, parts: sums, table, size } = self;
+        io.u16(kinds);
+        io.bytes(key);
+        io.bytes(table);
+        io.count(size, TABLE);
+        io.check(*size > 0);
+        if io.restores() {
+            *sums = parts(key);
+        }
+    }
+}
+
 /// A bit of the input adds the 32 bits of the key that begin at its place.
 fn parts(key: &[u8; KEY]) -> Box<[[u32; 16]; 2 * INPUT]> {
     let mut parts = Box::new([[0; 16]; 2 * INPUT]);
@@ -115,7 +139,7 @@ mod tests {
     ];
 
     fn spread(kinds: u16) -> Spread {
-        Spread { kinds, parts: parts(&VERIFIED), table: [0; TABLE], size: TABLE }
+        Spread { kinds, key: VERIFIED, parts: parts(&VERIFIED), table: [0; TABLE], size: TABLE }
     }
 
     fn tcp4(from: [u8; 4], to: [u8; 4], ports: (u16, u16)) -> Vec<u8> {

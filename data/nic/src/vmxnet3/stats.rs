@@ -7,6 +7,7 @@ use vmlan_frame::Counter;
 
 use super::shared::{RECEIVE, TRANSMIT};
 use crate::chip::frame_totals::{FCS, SideStats};
+use crate::chip::state::Fields;
 
 /// Counters of a queue, as its descriptor has them: packets that were segmented (of receive queues:
 /// handed over whole), their bytes; packets and bytes to one station, to groups, to all; transmit
@@ -59,6 +60,12 @@ impl QueueStats {
     pub fn receive(&self, number: usize) -> &SideStats {
         let [first, ..] = &self.receive;
         self.receive.get(number).unwrap_or(first)
+    }
+
+    /// Passes those of all queues.
+    pub fn fields(&self, io: &mut Fields<'_>) {
+        let Self { transmit, receive } = self;
+        transmit.iter().chain(receive).for_each(|queue| queue.fields(io));
     }
 
     /// Of all queues, those for transmission first.
@@ -121,6 +128,13 @@ impl Economy {
         if self.quiet.load(Ordering::Relaxed) >> (queue & 31) & 1 != 0 {
             self.unasked.add_shared(1);
         }
+    }
+
+    /// Passes it.
+    pub fn fields(&self, io: &mut Fields<'_>) {
+        let Self { quiet, unrung, unasked, found_later } = self;
+        io.atomic(quiet);
+        [unrung, unasked, found_later].into_iter().for_each(|count| io.counter(count));
     }
 
     /// By name. A doorbell is saved by a frame that was found without.

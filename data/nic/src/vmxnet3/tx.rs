@@ -12,6 +12,7 @@ use super::ring::Ring;
 use super::shared::{Queue, TRANSMIT};
 use crate::chip::csb::{Csb, Direction};
 use crate::chip::frame_totals::{SHORTEST, SideStats};
+use crate::chip::state::Fields;
 use crate::chip::{Chip, Fault, Sent, TransmitSide};
 use crate::notify::deferred;
 use crate::ring::{
@@ -220,6 +221,18 @@ impl TransmitSide<Vmxnet3> for Senders {
     fn place_csb(&mut self, _: &Vmxnet3, _: Option<Arc<Csb>>) {}
 
     fn replace_csb(&mut self, _: &Vmxnet3, _: Option<Arc<Csb>>, _: bool) {}
+
+    fn fields(&mut self, chip: &Vmxnet3, io: &mut Fields<'_>) {
+        let Self { queues, count, turn } = self;
+        io.count(count, TRANSMIT);
+        io.count(turn, TRANSMIT);
+        for queue in &mut *queues {
+            queue.fields(chip, io);
+        }
+        io.check(queues.iter().take(*count).all(|queue| queue.ring.is_placed()));
+    }
+
+    fn adopt_csb(&mut self, _: Option<Arc<Csb>>) {}
 
     fn stop(&mut self, chip: &Vmxnet3) {
         self.queues.iter_mut().for_each(|queue| queue.stop(chip));

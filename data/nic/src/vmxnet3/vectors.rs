@@ -18,6 +18,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use vmlan_frame::Counter;
 
 use crate::bits::low32;
+use crate::chip::state::{Fields, Stateful};
 use crate::chip::{Delays, Edge, Host, Interrupts, Way};
 use crate::notify::moderate::{Alarm, Floor, Window};
 
@@ -28,6 +29,8 @@ const ALL: u32 = (1 << VECTORS) - 1;
 /// Windows of the moderation levels 0 to 7, in ns. Level 8 leaves the choice to the device: none,
 /// since the drivers that ask for it (nearly all) mask a vector until they have emptied its rings.
 const LEVELS: [u64; 8] = [0, 8_000, 16_000, 32_000, 64_000, 125_000, 250_000, 500_000];
+/// The longest window that a driver may ask for.
+pub const LONGEST: u64 = 10_000_000;
 
 #[derive(Debug)]
 struct State {
@@ -68,6 +71,11 @@ impl State {
             alarm: Alarm::default(),
             look: None,
         }
+    }
+
+    /// What is to be delivered, now or later.
+    fn ready(&self) -> u32 {
+        self.fresh & !self.mask & self.valid
     }
 
     fn wake_at(&mut self, at: u64, host: &dyn Host) {
@@ -200,7 +208,7 @@ impl Vectors {
     }
 
     fn settle(&self, s: &mut State, host: &dyn Host) -> Edge {
-        let ready = s.fresh & !s.mask & s.valid;
+        let ready = s.ready();
         s.holding &= ready;
         if s.way == Way::Pin && (ready == 0 || s.level) {
             return if ready == 0 { s.fall() } else { Edge::None };
@@ -270,6 +278,36 @@ impl Interrupts for Vectors {
         self.floor.set(rate_max);
     }
 
+    fn fields(&self, io: &mut Fields<'_>) {
+        let Self { state: _, floor: _, raised, held, delivered } = self;
+        let s = &mut *self.state();
+        #[rustfmt::skip]
+        let State {
+            mask, fresh, valid, auto_mask, way, level, repeat, windows, lengths, holding, alarm,
+            look,
+        } = s;
+        for word in [mask, fresh, valid, holding] {
+            io.below(word, ALL + 1);
+        }
+        [&mut *auto_mask, level, repeat].into_iter().for_each(|flag| io.flag(flag));
+        let pin = *way == Way::Pin;
+        windows.fields(io);
+        lengths.fields(io);
+        io.check(lengths.iter().all(|length| *length <= LONGEST));
+        alarm.fields(io);
+        io.option(look, Fields::u64);
+        io.check(!s.level || pin && s.ready() != 0);
+        [raised, held, delivered].into_iter().for_each(|count| io.counter(count));
+    }
+
+    fn resume(&self, host: &dyn Host) {
+        let mut s = self.state();
+        let waits = s.ready() != 0 && !s.level || s.repeat || s.look.is_some();
+        if let Some(at) = s.alarm.resume(waits, || host.now()) {
+            host.set_timer(at);
+        }
+    }
+
     fn set_way(&self, way: Way) {
         let mut s = self.state();
         if s.way != way {
@@ -279,8 +317,7 @@ impl Interrupts for Vectors {
 
     #[cfg(any(test, feature = "fuzz"))]
     fn pending(&self) -> bool {
-        let s = self.state();
-        s.fresh & !s.mask & s.valid != 0
+        self.state().ready() != 0
     }
 }
 

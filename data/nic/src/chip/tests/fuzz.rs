@@ -18,17 +18,23 @@
 #![allow(clippy::cast_possible_truncation)]
 
 #[cfg(test)]
+mod golden;
+#[cfg(test)]
 pub mod replay;
 #[cfg(test)]
 mod same;
+pub mod state;
+#[cfg(test)]
+mod successor;
 mod world;
 
+use std::hash::{DefaultHasher, Hasher};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use vmlan_frame::{Batch, Mac, Offload, Sink};
-use vmlan_ram::{Slice, Window};
+use vmlan_ram::{Map, Slice, Window};
 
 use super::{Chip, Config, Host, Interrupts, Irq, Nic, Space};
 pub use world::MEMORY;
@@ -111,6 +117,14 @@ pub struct Filled {
 struct Clock {
     now: AtomicU64,
     timer: Mutex<Option<u64>>,
+    /// Interrupts and bells, in order.
+    told: Mutex<DefaultHasher>,
+}
+
+impl Clock {
+    fn note(&self, what: u16) {
+        self.told.lock().expect("notes").write_u16(what);
+    }
 }
 
 impl Host for Clock {
@@ -120,28 +134,42 @@ impl Host for Clock {
     fn set_timer(&self, at: u64) {
         *self.timer.lock().expect("a timer") = Some(at);
     }
-    fn raise(&self) {}
-    fn doorbell(&self) {}
+    fn raise(&self) {
+        self.note(0x100);
+    }
+    fn lower(&self) {
+        self.note(0x101);
+    }
+    fn send(&self, vector: u16) {
+        self.note(vector);
+    }
+    fn doorbell(&self) {
+        self.note(0x102);
+    }
 }
 
 /// What frames that are pushed are full of.
 static BODY: [u8; 4000] = [0x5a; 4000];
 
 /// Holds every n-th frame, and reads all of them.
-struct Reader {
+struct Reader<'s> {
     copy: Vec<u8>,
     every: usize,
     frames: usize,
     bytes: usize,
+    seen: Option<&'s mut DefaultHasher>,
 }
 
-impl Sink for Reader {
+impl Sink for Reader<'_> {
     fn deliver(&mut self, batch: &mut Batch<'_>) {
         for i in 0..batch.len() {
             let Some(frame) = batch.frame(i) else { panic!("no frame {i}") };
             self.copy.resize(frame.len.max(self.copy.len()), 0);
             let copy = &mut self.copy[..frame.len];
             assert_eq!(frame.copy_to(copy), frame.len, "a length that is not there");
+            if let Some(seen) = &mut self.seen {
+                seen.write(copy);
+            }
             self.frames += 1;
             self.bytes += frame.len;
             if self.every > 0 && i % self.every == 0 {
@@ -167,17 +195,34 @@ pub fn run<C: Fuzzed>(data: &[u8]) -> (u64, u64) {
     })
 }
 
-fn play<C: Fuzzed>(world: &mut World, byte: u8, steps: &[u8]) -> (u64, u64) {
+/// The chip that the byte of configuration asks for, and its driver.
+fn start<'w, C: Fuzzed>(world: &'w mut World, byte: u8, steps: &'w [u8]) -> Run<'w, C> {
     let host = Arc::new(Clock::default());
-    let irq_rate_max = if byte & 8 != 0 { 10_000 } else { 0 };
-    let mac = Mac::new([2, 0, 0, 0, 0, 1]);
-    let config = Config { mac, irq_rate_max, csb: true };
-    let chip = C::make(config, world.pages(), host.clone(), byte);
-    drop(chip.set_map(world.guest.clone()));
-    let mut run = Run { chip, host, world, steps, next: [0; 3] };
+    let mut run = Run::<'w, C> {
+        chip: make(world, byte, &host),
+        host,
+        world,
+        steps,
+        next: [0; 3],
+        mapped: true,
+        seen: None,
+    };
+    drop(run.chip.set_map(run.world.guest.clone()));
     if byte & 1 == 0 {
         C::set_up(&mut run, byte);
     }
+    run
+}
+
+fn make<C: Fuzzed>(world: &World, byte: u8, host: &Arc<Clock>) -> C {
+    let irq_rate_max = if byte & 8 != 0 { 10_000 } else { 0 };
+    let mac = Mac::new([2, 0, 0, 0, 0, 1]);
+    let config = Config { mac, irq_rate_max, csb: true };
+    C::make(config, world.pages(), host.clone(), byte)
+}
+
+fn play<C: Fuzzed>(world: &mut World, byte: u8, steps: &[u8]) -> (u64, u64) {
+    let mut run = start::<C>(world, byte, steps);
     while !run.steps.is_empty() {
         run.step();
         run.check();
@@ -198,6 +243,10 @@ pub struct Run<'w, C> {
     steps: &'w [u8],
     /// For a driver to remember where in its rings it is.
     pub next: [u32; 3],
+    /// The chip has the guest's memory.
+    mapped: bool,
+    /// What was read and sent, if anybody wants to know.
+    seen: Option<DefaultHasher>,
 }
 
 impl<C: Fuzzed> Run<'_, C> {
@@ -266,7 +315,11 @@ impl<C: Fuzzed> Run<'_, C> {
             9 => {
                 let within = 2 * self.chip.layout().bars[0] - 1;
                 let at = u64::from(self.half()) & within;
-                self.chip.read(Space::Bar(0), at, &mut [0; 16][..usize::from(n)]);
+                let data = &mut [0; 16][..usize::from(n)];
+                self.chip.read(Space::Bar(0), at, data);
+                if let Some(seen) = &mut self.seen {
+                    seen.write(data);
+                }
             }
             10 => {
                 let (at, value) = (self.byte(), self.byte());
@@ -302,8 +355,10 @@ impl<C: Fuzzed> Run<'_, C> {
             0 | 1 => self.chip.set_link(n == 1),
             2 => self.chip.reset(),
             3 => C::restart(self),
-            4 => drop(self.chip.set_map(Arc::default())),
-            5 => drop(self.chip.set_map(self.world.guest.clone())),
+            4 | 5 => {
+                self.mapped = n == 5;
+                drop(self.chip.set_map(self.map()));
+            }
             6 => {
                 let _ = (self.chip.room(), self.chip.want_room(), Nic::is_up(&self.chip));
             }
@@ -312,6 +367,11 @@ impl<C: Fuzzed> Run<'_, C> {
             }
             _ => self.chip.disarm(),
         }
+    }
+
+    /// The memory that the chip has.
+    fn map(&self) -> Arc<Map> {
+        if self.mapped { self.world.guest.clone() } else { Arc::default() }
     }
 
     /// The guest's words of the CSB, as a driver changes them; and where the CSB is.
@@ -350,7 +410,8 @@ impl<C: Fuzzed> Run<'_, C> {
     }
 
     fn pull(&mut self, limit: usize, every: usize) {
-        let mut reader = Reader { copy: Vec::new(), every, frames: 0, bytes: 0 };
+        let seen = self.seen.as_mut();
+        let mut reader = Reader { copy: Vec::new(), every, frames: 0, bytes: 0, seen };
         self.chip.disarm();
         let may = self.world.except(self.chip.may_write(false));
         self.chip.pull(&mut self.world.batch, limit, &mut reader);

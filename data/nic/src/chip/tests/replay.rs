@@ -32,15 +32,23 @@ fn corpus(target: &str) -> PathBuf {
     [env!("CARGO_MANIFEST_DIR"), "../../fuzz/corpus", target].iter().collect()
 }
 
+/// What is in the corpus.
+pub fn kept_inputs(target: &str) -> Vec<Vec<u8>> {
+    let files = std::fs::read_dir(corpus(target)).unwrap();
+    let mut files: Vec<_> = files.map(|file| file.unwrap().path()).collect();
+    files.sort();
+    files.iter().map(|file| std::fs::read(file).unwrap()).collect()
+}
+
 /// Runs the seeds and what is in the corpus.
 pub fn seeds_and_kept_inputs(target: &str, body: Body, seeds: &[Vec<u8>]) {
     for seed in seeds {
         body(seed);
     }
-    let files: Vec<_> = std::fs::read_dir(corpus(target)).unwrap().collect();
-    assert!(files.len() >= seeds.len().min(15), "the seeds are gone from {target}'s corpus");
-    for file in files {
-        body(&std::fs::read(file.unwrap().path()).unwrap());
+    let kept = kept_inputs(target);
+    assert!(kept.len() >= seeds.len().min(15), "the seeds are gone from {target}'s corpus");
+    for input in kept {
+        body(&input);
     }
 }
 

@@ -177,7 +177,7 @@ fn outcome<C: Fuzzed>(byte: u8, room: u32, steps: &[Step]) -> Outcome {
         let config = Config { mac: Mac::new([2, 0, 0, 0, 0, 1]), irq_rate_max: 0, csb: false };
         let chip = C::make(config, world.pages(), host.clone(), byte);
         drop(chip.set_map(world.guest.clone()));
-        let run = Run { chip, host, world, steps: &[], next: [0; 3] };
+        let run = Run { chip, host, world, steps: &[], next: [0; 3], mapped: true, seen: None };
         let out = Outcome::default();
         let mut driver = Driver { run, transmit: 0, receive: 0, room, out };
         driver.start(byte);

@@ -97,6 +97,12 @@ impl World {
         self.guest.slice(HALF, high.len()).expect("memory").read(high);
     }
 
+    /// A copy of the guest's memory.
+    pub fn memory(&mut self) -> &[u8] {
+        self.copy(1);
+        &self.copies[1]
+    }
+
     /// Remembers the memory, if it is known what `may` change of it.
     pub fn except(&mut self, may: Option<Range<u64>>) -> Option<Range<u64>> {
         if may.is_some() {

@@ -16,6 +16,7 @@ fn transmit_queues_are_served_in_turn() {
             let descriptors = vec![(at, 60 + queue, EOP | CQ); 1 + queue as usize];
             guest.give_to(queue, &descriptors);
         }
+        guest.succeed();
         let frames = guest.pull();
         let lens: Vec<_> = frames.iter().map(|frame| frame.bytes.len()).collect();
         assert_eq!(lens.len(), 36);
@@ -46,6 +47,7 @@ fn no_queue_starves_under_a_small_limit() {
     for _ in 0..8 {
         let mut take = Take::default();
         guest.chip.pull(&mut guest.batch, 5, &mut take);
+        guest.succeed();
         assert_eq!(take.frames.len(), 5);
         take.frames.iter().for_each(|frame| seen[frame.bytes.len() - 60] += 1);
     }
@@ -83,9 +85,11 @@ fn flows_are_spread_over_receive_queues() {
     let mut guest = with_queues(4);
     let table: Vec<u8> = (0..128).map(|n| n % 4).collect();
     spread(&guest, &table);
+    guest.succeed();
     let flows = flows();
     let list: Vec<&[u8]> = flows.iter().map(Vec::as_slice).collect();
     assert_eq!(guest.arrive_plain(&list), 64);
+    guest.succeed();
     let mut hashes = Vec::new();
     for queue in 0..4 {
         let mut count = 0;
@@ -130,6 +134,7 @@ fn a_full_queue_holds_up_what_follows() {
     let mut dealt = 0;
     while dealt < list.len() {
         let n = guest.arrive_plain(&list[dealt..]);
+        guest.succeed();
         assert!(n > 0);
         for queue in 0..2 {
             while let Some((bytes, _)) = guest.take_of(queue) {
