@@ -1,12 +1,12 @@
 //! Linux with its stock e1000 in QEMU outlives the switch: one that makes way, which it does not
 //! notice, and one that is killed, after which its driver sets the chip up again.
 
-use vmlan_tests::{Boot, Guest, Image, Result, Switch, connectivity, guest_tools};
+use vmlan_tests::{Boot, Guest, Image, LanHost, Result, Switch, connectivity, guest_tools};
 
 /// Of the guest's kernel, about a chip that has stopped.
 fn complaints(guest: &mut Guest) -> Result<String> {
     let text = guest.sh("dmesg | grep -e 'NETDEV WATCHDOG' -e 'Tx Unit Hang' || true")?;
-    Ok(text.to_string())
+    Ok(text)
 }
 
 /// The connections of `iperf3` stand, and bytes pass.

@@ -103,8 +103,8 @@ impl Ports {
         self
     }
 
-    /// Has `hold` have the descriptors of ports for the next switch. Ports that are opened go on with
-    /// what it has now.
+    /// Has `hold` have the descriptors of ports for the next switch. Ports that are opened go on
+    /// with what it has now.
     ///
     /// # Errors
     /// That of `hold`.
