@@ -175,7 +175,7 @@ group!(
         SYS_getpeername,
     ],
     old [],
-    [SYS_ioctl: Only::Is(1, &[libc::FIONBIO], "FIONBIO")]
+    [SYS_ioctl: Only::Is(1, &[libc::FIONBIO, libc::FIONREAD], "FIONBIO, FIONREAD")]
 );
 
 group!(
@@ -222,6 +222,8 @@ group!(
         SYS_timerfd_create,
         SYS_timerfd_settime,
         SYS_unlinkat,
+        SYS_pipe2,
+        SYS_splice,
     ],
     old [SYS_unlink],
     [
@@ -384,6 +386,38 @@ group!(
 );
 
 group!(
+    HOLDER,
+    "holder",
+    "taking, having and giving back descriptors, in a table on the heap",
+    [
+        SYS_recvmsg,
+        SYS_sendmsg,
+        SYS_accept4,
+        SYS_close,
+        SYS_shutdown,
+        SYS_ppoll,
+        SYS_geteuid,
+        SYS_clock_gettime,
+        SYS_munmap,
+        SYS_mremap,
+        SYS_madvise,
+        SYS_brk,
+        SYS_rt_sigreturn,
+        SYS_restart_syscall,
+        SYS_exit,
+        SYS_exit_group,
+    ],
+    old [SYS_poll],
+    [
+        SYS_mmap: NOT_CODE,
+        SYS_mprotect: NOT_CODE,
+        // Debug builds look whether what they close is open.
+        SYS_fcntl: Only::Is(1, &[bits(libc::F_GETFD)], "flags, to read"),
+        SYS_getsockopt: Only::Is(2, &[bits(libc::SO_PEERCRED)], "who connects"),
+    ]
+);
+
+group!(
     /// Names for the log, of calls that nobody may make.
     NEVER,
     "never",
@@ -414,9 +448,9 @@ group!(
 );
 
 /// All of them: of threads, of processes, and of nobody.
-pub(crate) static ALL: [&Group; 16] = [
+pub(crate) static ALL: [&Group; 17] = [
     &EVERY, &EVENTS, &SOCKETS, &LOOK, &WORKER, &PORT, &STARTS, &TAP, &SFLOW, &API, &SIGNALS,
-    &CONTROL, &KEEPER, &SPAWNER, &GATEWAY, &NEVER,
+    &CONTROL, &KEEPER, &SPAWNER, &GATEWAY, &HOLDER, &NEVER,
 ];
 
 /// The name of a system call, if it is one of those that are named here. Allocates nothing: signal

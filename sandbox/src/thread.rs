@@ -1,8 +1,8 @@
 //! What threads and processes are for.
 
 use crate::calls::{
-    API, CONTROL, EVENTS, EVERY, GATEWAY, Group, KEEPER, LOOK, PORT, SFLOW, SIGNALS, SOCKETS,
-    SPAWNER, STARTS, TAP, WORKER,
+    API, CONTROL, EVENTS, EVERY, GATEWAY, Group, HOLDER, KEEPER, LOOK, PORT, SFLOW, SIGNALS,
+    SOCKETS, SPAWNER, STARTS, TAP, WORKER,
 };
 
 /// What a thread, or a process with one thread, is for. Each kind has its own list of system calls.
@@ -34,11 +34,13 @@ pub enum Thread {
     Spawner,
     /// A process: takes guests' packets apart and has sockets of the host.
     Gateway,
+    /// A process: has descriptors for the next switch.
+    Holder,
 }
 
 impl Thread {
     /// All kinds.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Control,
         Self::Worker,
         Self::Watchdog,
@@ -52,6 +54,7 @@ impl Thread {
         Self::Keeper,
         Self::Spawner,
         Self::Gateway,
+        Self::Holder,
     ];
 
     /// What the log and the documentation call it.
@@ -70,12 +73,13 @@ impl Thread {
             Self::Keeper => "keeper",
             Self::Spawner => "spawner",
             Self::Gateway => "gateway",
+            Self::Holder => "holder",
         }
     }
 
     /// True for those that are processes of their own.
     pub const fn is_process(self) -> bool {
-        matches!(self, Self::Keeper | Self::Spawner | Self::Gateway)
+        matches!(self, Self::Keeper | Self::Spawner | Self::Gateway | Self::Holder)
     }
 
     /// The groups of calls that it may make.
@@ -95,6 +99,7 @@ impl Thread {
             Self::Keeper => vec![&KEEPER],
             Self::Spawner => vec![&KEEPER, &SPAWNER],
             Self::Gateway => vec![&EVERY, &EVENTS, &SOCKETS, &GATEWAY],
+            Self::Holder => vec![&HOLDER],
         }
     }
 }

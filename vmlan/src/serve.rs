@@ -3,7 +3,8 @@
 use std::io::Write as _;
 use std::os::fd::AsFd as _;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 
@@ -21,10 +22,12 @@ use vmlan_config::api_path::default_path;
 use vmlan_config::file::OnOff;
 use vmlan_config::settings::{Plan, Running, Settings};
 use vmlan_engine::action::Action;
-use vmlan_engine::control_thread;
+use vmlan_engine::control_thread::{self, End};
 use vmlan_engine::info::PortInfo;
 use vmlan_engine::ports::Ports;
 use vmlan_engine::worker::Workers;
+use vmlan_frame::error_chain;
+use vmlan_keeper::hold::{Hold, Holder};
 use vmlan_sandbox::Places;
 
 /// A second request to stop within this time of the first is the same one: timeout(1) signals its
@@ -39,6 +42,8 @@ pub(crate) fn run(settings: Settings) -> Result<(), Failure> {
     let given = systemd::api_socket()
         .map_err(|e| Failure::Failed(format!("the service manager's socket: {e}")))?;
     // While there is one thread, and nothing open that its children would hold.
+    let holder =
+        settings.running.hold_for.map(|time| holder(&settings.running, time)).transpose()?;
     vmlan_keeper::start_starter(&[c"vmlan", c"gateway", c"--line"])
         .map_err(|e| Failure::Failed(format!("cannot start the gateways' starter: {e}")))?;
     vmlan_keeper::start(settings.running.sandbox == OnOff::On)
@@ -50,19 +55,41 @@ pub(crate) fn run(settings: Settings) -> Result<(), Failure> {
         .map_err(|e| Failure::Failed(format!("cannot handle signals: {e}")))?;
     let handle = signals.handle();
     let Settings { running, plan } = settings;
-    let done = start(&running, &plan, given, signals, &sender).map(|(mut ports, server)| {
+    let hold = holder.clone().map(|holder| holder as Arc<dyn Hold>);
+    let done = start(&running, &plan, given, signals, &sender, hold).map(|(mut ports, server)| {
         systemd::ready(ports.list().len());
         // Threads of ports to come inherit its filter.
         vmlan_sandbox::enter(vmlan_sandbox::Thread::Control);
-        control_thread::run(&mut ports, &running, &actions);
+        let end = control_thread::run(&mut ports, &running, &actions);
         systemd::stopping();
         log::info!("stopping");
+        if end == End::HandOver {
+            ports.hand_over();
+        }
         // First nobody may ask for anything any more, then the ports go.
         drop(server);
         drop(ports);
+        if let (Some(holder), End::Stop) = (holder, end) {
+            holder.end();
+            let _ = std::fs::remove_file(holder_path(&running.api));
+        }
     });
     handle.close();
     done
+}
+
+/// Where the holder is that belongs to the API at `api`.
+fn holder_path(api: &Path) -> PathBuf {
+    let mut path = api.as_os_str().to_owned();
+    path.push(".hold");
+    path.into()
+}
+
+/// The holder, with what the switch before has left. One is started if there is none.
+fn holder(running: &Running, hold_for: Duration) -> Result<Arc<Holder>, Failure> {
+    let confined = running.sandbox == OnOff::On;
+    let found = Holder::find(&holder_path(&running.api), hold_for, confined);
+    found.map(Arc::new).map_err(|e| Failure::Failed(error_chain(&e)))
 }
 
 fn start(
@@ -71,6 +98,7 @@ fn start(
     given: Option<UnixListener>,
     signals: Signals,
     sender: &Sender<Action>,
+    hold: Option<Arc<dyn Hold>>,
 ) -> Result<(Ports, Server), Failure> {
     let failed = |what: &str, e: std::io::Error| Failure::Failed(format!("cannot {what}: {e}"));
     vmlan_ram::sigbus::install().map_err(|e| failed("handle SIGBUS", e))?;
@@ -87,7 +115,7 @@ fn start(
         // No thread exists yet: all of them inherit it.
         vmlan_sandbox::start(&places(running, plan));
     }
-    stop_on_signal(signals, sender.clone())?;
+    stop_on_signal(signals, sender.clone(), hold.is_some())?;
     let switch = Switch::new(running.options.clone());
     let workers = Workers::start(running.workers, running.spin, switch.clone())
         .map_err(|e| failed("start the workers", e))?;
@@ -97,7 +125,11 @@ fn start(
         let _ = changed.send(Action::PortChanged);
     })
     .with_gateways_in(running.api.parent().unwrap_or(Path::new(".")));
+    if let Some(hold) = hold {
+        ports = ports.with_hold(hold).map_err(|e| Failure::Failed(error_chain(&e)))?;
+    }
     ports.apply(plan, false).map_err(|failed| failed.first())?;
+    ports.forget_unclaimed();
     let program = program_at(&running.api);
     let lines: Vec<_> = ports.list().iter().map(|port| line(port, &program)).collect();
     let socket = claim.publish()?;
@@ -138,12 +170,16 @@ fn places(running: &Running, plan: &Plan) -> Places {
     }
 }
 
-fn stop_on_signal(mut signals: Signals, sender: Sender<Action>) -> Result<(), Failure> {
+/// With a holder, SIGTERM is a service manager that starts this switch again, or another one in its
+/// place. SIGINT ends it for good in any case.
+fn stop_on_signal(mut signals: Signals, sender: Sender<Action>, held: bool) -> Result<(), Failure> {
     let failed = |e| Failure::Failed(format!("cannot handle signals: {e}"));
     let wait = move || {
         vmlan_sandbox::enter(vmlan_sandbox::Thread::Signals);
         let mut signals = signals.forever();
-        if signals.next().is_none() || sender.send(Action::Stop).is_err() {
+        let Some(signal) = signals.next() else { return };
+        let handed_over = held && signal == SIGTERM;
+        if sender.send(if handed_over { Action::HandOver } else { Action::Stop }).is_err() {
             return;
         }
         let first = Instant::now();

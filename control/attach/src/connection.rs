@@ -8,8 +8,10 @@ use std::time::{Duration, Instant};
 
 use vmlan_keeper::{Descriptor, KeeperError, Kept, MAX_FDS};
 
+use crate::journal::{Journal, Phase};
 use crate::poll::{Wait, poll};
 use crate::send_recv::{peek, recv, send};
+use crate::sys::{peek_offset, set_peek_offset};
 use crate::waker::Waker;
 
 /// How long a message that has begun may take to arrive, and a reply to be read. Between messages a
@@ -41,6 +43,12 @@ pub trait Framing {
     /// Descriptors then belong to the last message that the read touched: the kernel ends a read
     /// after the bytes that they came with.
     const AHEAD: bool;
+
+    /// A message that changes more than a register. Where there is a journal, it is answered before
+    /// anything else is done.
+    fn is_control(_header: &Self::Header) -> bool {
+        false
+    }
 
     /// Parses the [`Framing::HEADER`] bytes that a message starts with: its header, and the bytes
     /// that follow.
@@ -79,6 +87,8 @@ pub enum ConnectionError {
     Keeper(#[source] KeeperError),
     #[error("the port is being removed")]
     Stopping,
+    #[error("the switch died while it answered: nobody knows whether the VMM got the reply")]
+    Unknown,
 }
 
 impl ConnectionError {
@@ -126,14 +136,23 @@ pub struct Connection<F: Framing> {
     /// Where the bytes end that the descriptors came with.
     fds_end: usize,
     started: Option<Instant>,
+    /// With one, `buf` has what a peek has shown: it is in the socket still.
+    journal: Option<Journal>,
+    /// Descriptors are among what the peek has shown.
+    shown_fds: bool,
+    /// What was handed out last is a control message.
+    control: bool,
     framing: PhantomData<F>,
 }
 
 impl<F: Framing> Connection<F> {
-    /// Takes over a connected socket.
-    pub fn new(sock: Kept) -> Self {
+    /// Takes over a connected socket. With a journal the next switch can go on where this one dies.
+    pub fn new(sock: Kept, journal: Option<Journal>) -> Self {
         Self {
             sock,
+            journal,
+            shown_fds: false,
+            control: false,
             buf: vec![0; F::BUFFER].into_boxed_slice(),
             start: 0,
             end: 0,
@@ -166,6 +185,7 @@ impl<F: Framing> Connection<F> {
             let goal = F::HEADER + self.header.map_or(0, |(_, size)| size);
             if self.end - self.start >= goal {
                 match self.header.take() {
+                    Some((header, _)) if self.must_finish(&header) => return Ok(None),
                     Some((header, _)) => return Ok(Some(self.take(header, goal))),
                     None => {
                         let bytes = self.buf.get(self.start..self.start + F::HEADER);
@@ -189,6 +209,9 @@ impl<F: Framing> Connection<F> {
     /// `goal` while there are descriptors for the message that is due: the next one's must not be
     /// taken for its own.
     fn fill(&mut self, goal: usize, now: Instant) -> Result<bool, ConnectionError> {
+        if self.journal.is_some() {
+            return self.look(now);
+        }
         if self.start > 0 {
             self.buf.copy_within(self.start..self.end, 0);
             self.end -= self.start;
@@ -226,15 +249,188 @@ impl<F: Framing> Connection<F> {
 
     fn take(&mut self, header: F::Header, size: usize) -> Message<'_, F::Header> {
         let (start, end) = (self.start, self.start + size);
+        self.control = self.journal.is_some() && F::is_control(&header);
         let ours = !self.fds.is_empty() && self.fds_end <= end;
         let fds = if ours { std::mem::take(&mut self.fds) } else { Vec::new() };
         self.start = end;
-        if end == self.end {
+        if end == self.end && self.journal.is_none() {
             (self.start, self.end) = (0, 0);
+        }
+        if end == self.end {
             self.started = None;
         }
         let body = self.buf.get(start + F::HEADER..end).unwrap_or_default();
         Message { header, body, fds }
+    }
+
+    /// With a journal: what was handed out is to be answered before this is. A control message is
+    /// alone, so at most one of them may or may not have had its effect when we die.
+    fn must_finish(&self, header: &F::Header) -> bool {
+        let control = self.journal.is_some() && F::is_control(header);
+        self.control || control && self.start > 0
+    }
+
+    /// [`Connection::fill`] with a journal: peeks, as nothing is taken before it was answered. What
+    /// is not whole is looked at anew.
+    fn look(&mut self, now: Instant) -> Result<bool, ConnectionError> {
+        if self.start > 0 {
+            return Ok(false);
+        }
+        let half = self.end;
+        self.forget();
+        set_peek_offset(self.sock.as_fd(), 0)?;
+        let seen = match peek(self.sock.as_fd(), &mut self.buf) {
+            Ok(seen) => seen,
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => return Ok(false),
+            Err(e) => return Err(e.into()),
+        };
+        if seen.bytes == 0 {
+            return Err(ConnectionError::Closed);
+        }
+        self.end = seen.bytes;
+        self.started.get_or_insert(now);
+        if seen.bytes == half {
+            return Ok(false);
+        }
+        self.shown_fds = seen.fds;
+        if seen.fds {
+            set_peek_offset(self.sock.as_fd(), 0)?;
+            let shown = self.buf.get_mut(..seen.bytes).unwrap_or_default();
+            let taken = self.sock.peek(shown, &mut self.fds)?;
+            if taken.truncated || self.fds.len() > MAX_FDS {
+                return Err(ConnectionError::LostFds);
+            }
+            (self.end, self.fds_end) = (taken.bytes, taken.bytes);
+        }
+        Ok(true)
+    }
+
+    /// What was peeked is to be looked at anew.
+    fn forget(&mut self) {
+        (self.start, self.end, self.fds_end) = (0, 0, 0);
+        (self.header, self.shown_fds, self.control) = (None, false, false);
+        self.fds.clear();
+    }
+
+    /// True if a message is not whole. With a journal its first part makes the socket readable, so
+    /// there is no point in polling it.
+    pub fn is_half(&self) -> bool {
+        self.journal.is_some() && self.end > 0
+    }
+
+    /// Replies to what was handed out: sends them, `fd` with the first of them, and takes it from
+    /// the socket. Waits as [`Connection::write`] does.
+    ///
+    /// # Errors
+    /// [`ConnectionError`]: the connection must be dropped.
+    pub fn finish(
+        &mut self,
+        replies: &[u8],
+        fd: Option<BorrowedFd<'_>>,
+        waker: &Waker,
+    ) -> Result<(), ConnectionError> {
+        let Some(journal) = &self.journal else { return self.write(replies, fd, waker) };
+        let taken = self.start;
+        if taken == 0 {
+            return Ok(());
+        }
+        let answered = self.control || !replies.is_empty();
+        if answered {
+            journal.begin(self.end, taken, self.control.into());
+            if fd.is_some() {
+                journal.passing();
+                self.write(replies, fd, waker)?;
+            } else {
+                journal.post(replies)?;
+            }
+            journal.answered();
+            self.deliver(journal, waker)?;
+        }
+        let through_keeper = self.shown_fds;
+        self.consume(taken, through_keeper)?;
+        if answered {
+            self.journal.iter().for_each(Journal::taken);
+        }
+        self.started = None;
+        self.forget();
+        Ok(())
+    }
+
+    fn deliver(&self, journal: &Journal, waker: &Waker) -> Result<(), ConnectionError> {
+        let mut end = None;
+        loop {
+            match journal.deliver(self.sock.as_fd()) {
+                Ok(true) => return Ok(()),
+                Ok(false) => {}
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                    let end = *end.get_or_insert_with(|| Instant::now() + DEADLINE);
+                    self.wait_room(end, waker)?;
+                }
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+    }
+
+    /// Takes so many bytes from the socket, which were peeked. Descriptors among them are the
+    /// keeper's to drop.
+    fn consume(&mut self, mut bytes: usize, through_keeper: bool) -> Result<(), ConnectionError> {
+        while bytes > 0 {
+            let buf = self.buf.get_mut(..bytes).ok_or(ConnectionError::Unknown)?;
+            let taken = if through_keeper {
+                self.sock.take(buf, &mut self.fds)?.bytes
+            } else {
+                recv(self.sock.as_fd(), buf)?
+            };
+            if taken == 0 {
+                return Err(ConnectionError::Closed);
+            }
+            bytes = bytes.saturating_sub(taken);
+        }
+        Ok(())
+    }
+
+    /// Does what the switch that has died had still to do: sends the rest of its replies, takes
+    /// what they answer.
+    ///
+    /// # Errors
+    /// [`ConnectionError`]: it is unknown how far it was, or as [`Connection::finish`].
+    pub fn recover(&mut self, waker: &Waker) -> Result<(), ConnectionError> {
+        let Some(journal) = &self.journal else { return Ok(()) };
+        match journal.phase()? {
+            Phase::Idle => journal.begin_anew(),
+            Phase::Passing => return Err(ConnectionError::Unknown),
+            Phase::Answered { peeked, taken } => {
+                self.deliver(journal, waker)?;
+                let place = peek_offset(self.sock.as_fd())?;
+                let gone = peeked.checked_sub(place).ok_or(ConnectionError::Unknown)?;
+                let left = taken.checked_sub(gone).filter(|left| *left <= self.buf.len());
+                self.consume(left.ok_or(ConnectionError::Unknown)?, true)?;
+                self.journal.iter().for_each(Journal::taken);
+            }
+        }
+        self.forget();
+        Ok(())
+    }
+
+    /// Bytes that wait in the socket.
+    ///
+    /// # Errors
+    /// That of the system.
+    pub fn waiting(&self) -> io::Result<usize> {
+        let bytes = rustix::io::ioctl_fionread(self.sock.as_fd())?;
+        usize::try_from(bytes).map_err(|_| io::ErrorKind::InvalidData.into())
+    }
+
+    /// Its journal.
+    pub fn journal(&self) -> Option<&Journal> {
+        self.journal.as_ref()
+    }
+
+    /// The slot that its keeper has it in.
+    pub fn slot(&self) -> u8 {
+        self.sock.slot()
     }
 
     /// Sends `bytes`, and `fd` with the first of them. Waits for a slow reader at most

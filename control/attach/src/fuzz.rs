@@ -336,7 +336,10 @@ mod vfio {
             let header = Header { id: 1, command, no_reply: first == 15 };
             let port = &self.port;
             let session = self.session.get_or_insert_with(|| {
-                Session::new(Arc::clone(port), Some(self.area.clone()), Files::Ram)
+                let area = Some(self.area.clone());
+                let session = Session::new(Arc::clone(port), area, Files::Ram, false);
+                session.begin();
+                session
             });
             let outcome =
                 session.handle(connection::Message { header, body, fds }, &mut self.replies);

@@ -83,6 +83,11 @@ impl InterruptEventFd {
         self.connected.load(Ordering::SeqCst)
     }
 
+    /// Its descriptor.
+    pub fn fd(&self) -> Option<Arc<File>> {
+        self.line().fd.clone()
+    }
+
     /// Only notes interrupts until [`InterruptEventFd::release`]. A write can hang until the
     /// thread's timer ends it. The attach thread must not write while it has a port's locks, or the
     /// workers that wait for them would hang too.

@@ -23,6 +23,7 @@ pub mod fuzz;
 mod interrupt_cost;
 mod interrupt_eventfd;
 mod irq_limit;
+mod journal;
 mod memory;
 mod poll;
 mod port_log;

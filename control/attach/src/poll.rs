@@ -3,6 +3,7 @@
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, epoll};
@@ -53,7 +54,7 @@ pub fn poll<const N: usize>(
 pub struct EdgeWatch {
     epoll: OwnedFd,
     /// The watch ends when the last descriptor of the file is closed.
-    _fd: OwnedFd,
+    fd: Arc<OwnedFd>,
 }
 
 impl EdgeWatch {
@@ -62,7 +63,12 @@ impl EdgeWatch {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let events = epoll::EventFlags::IN | epoll::EventFlags::ET;
         epoll::add(&epoll, &fd, epoll::EventData::new_u64(0), events)?;
-        Ok(Self { epoll, _fd: fd })
+        Ok(Self { epoll, fd: Arc::new(fd) })
+    }
+
+    /// What it watches.
+    pub fn watched(&self) -> Arc<OwnedFd> {
+        Arc::clone(&self.fd)
     }
 
     /// To poll: readable once `fd` was written to, until [`EdgeWatch::take`].

@@ -108,6 +108,51 @@ pub fn listen(place: Place<'_>) -> Result<(Keeper, SocketFile), SocketError> {
     Ok((keeper, SocketFile { path: path.to_owned(), id }))
 }
 
+impl SocketFile {
+    /// Its device and inode.
+    pub fn id(&self) -> (u64, u64) {
+        self.id
+    }
+}
+
+/// Why a socket that another switch has made is of no use.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
+pub enum LostSocket {
+    #[error("its socket's file was removed or replaced")]
+    File,
+    #[error("what was held as its listener does not listen")]
+    NoListener,
+    #[error("it has no keeper")]
+    Keeper(#[from] KeeperError),
+    #[error("its descriptors cannot be used")]
+    Io(#[from] io::Error),
+}
+
+/// Goes on listening at `path`, whose file is `id`, with the keeper of a switch that has died and
+/// one of its connections.
+///
+/// # Errors
+/// [`LostSocket`].
+pub fn adopt(
+    path: &Path,
+    id: (u64, u64),
+    line: OwnedFd,
+    listener: OwnedFd,
+    sock: Option<(u8, OwnedFd)>,
+) -> Result<(Keeper, SocketFile, Option<Kept>), LostSocket> {
+    if !fs::symlink_metadata(path).is_ok_and(|m| (m.dev(), m.ino()) == id) {
+        return Err(LostSocket::File);
+    }
+    if !rustix::net::sockopt::socket_acceptconn(&listener).is_ok_and(|listens| listens) {
+        return Err(LostSocket::NoListener);
+    }
+    // Whoever looks whose it is finds this process.
+    rustix::net::listen(&listener, BACKLOG).map_err(io::Error::from)?;
+    let (keeper, kept) = Keeper::adopt(line, listener, sock)?;
+    Ok((keeper, SocketFile { path: path.to_owned(), id }, kept))
+}
+
 impl Drop for SocketFile {
     fn drop(&mut self) {
         if fs::symlink_metadata(&self.path).is_ok_and(|m| (m.dev(), m.ino()) == self.id) {

@@ -4,7 +4,7 @@
 use std::ffi::c_int;
 use std::io;
 use std::mem::zeroed;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,6 +15,36 @@ use crate::memory::sealed_memfd;
 
 fn check(ret: c_int) -> io::Result<()> {
     if ret < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Where the next peek at `sock` begins (`SO_PEEK_OFF`, unix(7)). Each peek moves it on, and what
+/// is received moves it back.
+///
+/// # Errors
+/// That of the system, or `InvalidData`: peeks begin where the bytes do.
+pub fn peek_offset(sock: BorrowedFd<'_>) -> io::Result<usize> {
+    let (mut place, mut len): (c_int, _) =
+        (0, libc::socklen_t::try_from(size_of::<c_int>()).unwrap_or(0));
+    // SAFETY: `place` and `len` outlive the call, which writes at most `len` bytes to `place`.
+    check(unsafe {
+        let to = (&raw mut place).cast();
+        let name = libc::SO_PEEK_OFF;
+        libc::getsockopt(sock.as_raw_fd(), libc::SOL_SOCKET, name, to, &raw mut len)
+    })?;
+    usize::try_from(place).map_err(|_| io::ErrorKind::InvalidData.into())
+}
+
+/// Has the next peek at `sock` begin behind so many bytes.
+///
+/// # Errors
+/// That of the system.
+pub fn set_peek_offset(sock: BorrowedFd<'_>, place: c_int) -> io::Result<()> {
+    let len = libc::socklen_t::try_from(size_of::<c_int>()).unwrap_or(0);
+    // SAFETY: `place` outlives the call, which reads `len` bytes of it.
+    check(unsafe {
+        let from = (&raw const place).cast();
+        libc::setsockopt(sock.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEEK_OFF, from, len)
+    })
 }
 
 /// Ends blocking system calls of the thread that made it: a timer that signals this thread again
@@ -112,13 +142,27 @@ impl SharedPages {
     /// That of the system: nothing has changed.
     pub fn renew(&self) -> io::Result<OwnedFd> {
         let file = Self::file(self.len)?;
+        self.exchange(&file)?;
+        Ok(file)
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Puts `file` behind the memory, which is as long and sealed.
+    ///
+    /// # Errors
+    /// That of the system: nothing has changed.
+    pub fn exchange(&self, file: &OwnedFd) -> io::Result<()> {
         let (at, len) = self.map.slice(0, self.len).map_or((std::ptr::null(), 0), |s| s.as_raw());
         let prot = ProtFlags::READ | ProtFlags::WRITE;
         let flags = MapFlags::SHARED | MapFlags::FIXED;
         // SAFETY: at..at + len is the whole of the mapping that `new` made, which `map` keeps alive
         // and nobody else has; all access to it is by the atomics of windows, which do not care
-        // whose zeros they meet. The new file is as long, and sealed.
-        unsafe { rustix::mm::mmap(at.cast_mut().cast(), len, prot, flags, &file, 0)? };
-        Ok(file)
+        // whose values they meet. The new file is as long, and sealed.
+        unsafe { rustix::mm::mmap(at.cast_mut().cast(), len, prot, flags, file, 0)? };
+        Ok(())
     }
 }

@@ -43,6 +43,8 @@ pub struct Running {
     pub sandbox: OnOff,
     /// Directories in which sockets and capture files may be made later.
     pub allow_dir: Vec<PathBuf>,
+    /// How long VMs' connections outlive the switch; `None`: not at all.
+    pub hold_for: Option<Duration>,
     /// Standard input is its first client, and it ends when nobody holds a port any more.
     pub while_held: bool,
 }
@@ -93,9 +95,19 @@ impl Settings {
         let spin = Duration::from_micros(spin.into());
         let sandbox = table.sandbox.or(file.sandbox).unwrap_or(OnOff::On);
         let allow_dir = file.allow_dir.into_iter().chain(table.allow_dir).collect();
-        let while_held = false;
-        let running =
-            Running { workers, spin, api, api_mode, options, sandbox, allow_dir, while_held };
+        let hold_for = table.hold_for.or(file.hold_for);
+        let hold_for = hold_for.map(|n| check(Range::HOLD_FOR, n)).transpose()?;
+        let running = Running {
+            workers,
+            spin,
+            api,
+            api_mode,
+            options,
+            sandbox,
+            allow_dir,
+            hold_for: hold_for.map(|n| Duration::from_secs(n.into())),
+            while_held: false,
+        };
         Ok(Self { running, plan })
     }
 }
@@ -116,6 +128,11 @@ impl Running {
                 "fdb-entries",
                 file.fdb_entries.map(u128::from),
                 text(self.options.fdb_entries as u128),
+            ),
+            (
+                "hold-for",
+                file.hold_for.map(u128::from),
+                text(self.hold_for.unwrap_or_default().as_secs().into()),
             ),
         ];
         let numbers = given.map(|(key, n, runs)| (key, n.map(text), runs));

@@ -66,4 +66,6 @@ pub enum Action {
     /// A port connected or lost its peer: ageing may have to start.
     PortChanged,
     Stop,
+    /// Ends as well, and leaves to the next switch what is held for it.
+    HandOver,
 }

@@ -14,12 +14,22 @@ use vmlan_config::settings::{Conflict, Plan, Running};
 /// Calls of [`vmlan_switch::Fdb::tick`] in an ageing time.
 const TICKS: u32 = 30;
 
-/// Applies actions until one of them is [`Action::Stop`].
-pub fn run(ports: &mut Ports, running: &Running, actions: &Receiver<Action>) {
+/// How the end was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// For good.
+    Stop,
+    /// Another switch goes on.
+    HandOver,
+}
+
+/// Applies actions until one of them is [`Action::Stop`] or [`Action::HandOver`].
+pub fn run(ports: &mut Ports, running: &Running, actions: &Receiver<Action>) -> End {
     let mut clock = AgeingTimer::new(ports.ageing());
     loop {
         match clock.wait(actions) {
-            Next::Action(Action::Stop) | Next::Hangup => return,
+            Next::Action(Action::Stop) | Next::Hangup => return End::Stop,
+            Next::Action(Action::HandOver) => return End::HandOver,
             Next::Action(Action::PortChanged) => {
                 ports.looked();
                 ports.hear_gateways();
@@ -30,7 +40,7 @@ pub fn run(ports: &mut Ports, running: &Running, actions: &Receiver<Action>) {
                 ports.remove_abandoned();
                 if running.while_held && !ports.any_held() {
                     log::info!("nobody holds a port any more");
-                    return;
+                    return End::Stop;
                 }
             }
             Next::Action(action) => apply(ports, running, action),
@@ -73,7 +83,7 @@ fn apply(ports: &mut Ports, running: &Running, action: Action) {
             answer(reply, Ok(Generation { generation: ports.generation() }));
         }
         Action::Listen(reply) => answer(reply, ports.listen()),
-        Action::HolderGone | Action::PortChanged | Action::Stop => {}
+        Action::HolderGone | Action::PortChanged | Action::Stop | Action::HandOver => {}
     }
 }
 

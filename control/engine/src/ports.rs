@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use vmlan_frame::{Changed, Mac};
+use vmlan_keeper::hold::{Hold, HoldError};
 use vmlan_switch::Switch;
 
 use crate::action::Holder;
@@ -42,7 +43,7 @@ pub use apply::Failed;
 use entry::Entry;
 use link_watch::LinkWatch;
 use observe::Observer;
-use open::{Gateways, Opened};
+use open::{Gateways, Holding, Opened};
 use policy::{Kept, Rules};
 use sflow::Export;
 
@@ -58,6 +59,7 @@ pub struct Ports {
     changed: Changed,
     /// What gateways share.
     gateways: nat::Host,
+    holding: Holding,
     /// A port came up or went down, and the control thread has been notified but has not looked
     /// yet.
     notified: Arc<AtomicBool>,
@@ -96,6 +98,7 @@ impl Ports {
             switch,
             changed,
             gateways,
+            holding: Holding::default(),
             notified,
             observer: Observer::default(),
             announcer: Announcer::default(),
@@ -107,6 +110,39 @@ impl Ports {
     pub fn with_gateways_in(mut self, dir: &std::path::Path) -> Self {
         dir.clone_into(&mut self.gateways.dir);
         self
+    }
+
+    /// Has `hold` have the descriptors of ports for the next switch. Ports that are opened go on
+    /// with what it has now.
+    ///
+    /// # Errors
+    /// That of `hold`.
+    pub fn with_hold(mut self, hold: Arc<dyn Hold>) -> Result<Self, HoldError> {
+        let found = hold.all()?.into_iter().map(|held| (held.name.clone(), held)).collect();
+        self.holding = Holding { hold: Some(hold), found };
+        Ok(self)
+    }
+
+    /// Lets go of what was held of ports that are not opened.
+    pub fn forget_unclaimed(&mut self) {
+        self.holding.forget_unclaimed();
+    }
+
+    /// Ends ports that are held so that the next switch goes on with them exactly. Other ports are
+    /// closed as ever.
+    pub fn hand_over(&mut self) {
+        // What one has sent is to arrive at another before that is taken away.
+        self.entries.iter().for_each(|entry| entry.opened.pause());
+        for entry in &mut self.entries {
+            // No worker is in it any more when this returns.
+            if let (true, Some(id)) = (entry.opened.is_held(), entry.id.take()) {
+                self.workers.remove(id);
+            }
+        }
+        for mut entry in self.entries.extract_if(.., |entry| entry.opened.is_held()) {
+            entry.opened.hand_over();
+            log::info!("port {}: left to the next switch", entry.name);
+        }
     }
 
     /// Its workers, for whoever plays them.
@@ -174,7 +210,7 @@ impl Ports {
     }
 
     /// Opens a port that takes part once [`Ports::enforce`] has given it its policy.
-    fn open(&self, named: NamedAddress, mut kept: Kept) -> Result<Entry, Refusal> {
+    fn open(&mut self, named: NamedAddress, mut kept: Kept) -> Result<Entry, Refusal> {
         let NamedAddress { name, address } = named;
         let refuse = |cause, text: &str| Err(Refusal::new(cause, format!("port {name}: {text}")));
         if self.find(&name).is_some() {
@@ -196,7 +232,8 @@ impl Ports {
         let watch = LinkWatch::new(self.changed.clone(), kept.first.clone(), self.switch.clone());
         let reserved = self.reserved(Some((&name, &address)));
         let gateways = Gateways { host: &self.gateways, reserved };
-        let opened = match Opened::new(&name, &address, &watch.changed(), &gateways) {
+        let holding = &mut self.holding;
+        let opened = match Opened::new(&name, &address, &watch.changed(), &gateways, holding) {
             Ok(opened) => opened,
             Err(text) => return refuse(Cause::Failed, &forbidden(&address).unwrap_or(text)),
         };

@@ -11,7 +11,7 @@ use rustix::net::{SendFlags, Shutdown};
 
 use crate::descriptor::Descriptor;
 use crate::line::{self, Fds};
-use crate::packet::{Head, MAX_TAKE, REPLY, Request, SLOTS, decode_lines};
+use crate::packet::{Head, MARKS, MAX_TAKE, REPLY, Request, SLOTS, decode_lines};
 use crate::{spawner, wait};
 
 /// How long a keeper may take to answer. It is parked then, or starved. QEMU waits 5 s for a reply,
@@ -20,6 +20,9 @@ const PATIENCE: Duration = Duration::from_secs(4);
 
 /// Time between two attempts to replace a keeper.
 const RETRY: Duration = Duration::from_secs(1);
+
+/// How long one may take that served a switch which has died. Other ports wait meanwhile.
+const CATCH_UP: Duration = Duration::from_millis(300);
 
 /// Keepers that hang, of one port. While there are so many, nothing that needs one is done: a peer
 /// must not fill the process table.
@@ -127,6 +130,43 @@ impl Keeper {
             Err(KeeperError::Gone(e)) => Err(e),
             Err(e) => Err(io::Error::other(e)),
         }
+    }
+
+    /// A keeper that has served a switch which has died: `line` is that one's end of its line, and
+    /// `listener` listens. Of its connections `sock` is kept on, in the slot that it has. A keeper
+    /// that has ended, or hangs, is replaced.
+    ///
+    /// # Errors
+    /// There is none to be had.
+    pub fn adopt(
+        line: OwnedFd,
+        listener: OwnedFd,
+        sock: Option<(u8, OwnedFd)>,
+    ) -> Result<(Self, Option<Kept>), KeeperError> {
+        let keeper = Self(Arc::new(Shared {
+            listener: Some(listener),
+            closing: AtomicBool::new(false),
+            state: Mutex::default(),
+        }));
+        let mut state = keeper.state();
+        state.line = Some(Arc::new(line));
+        let kept = sock.map(|(slot, sock)| keeper.keep(&mut state, slot, sock));
+        if let Err(e) = state.catch_up(&keeper.0) {
+            state.failed(&e);
+            state.replace(&keeper.0)?;
+        }
+        for slot in (0..).take(SLOTS) {
+            if kept.as_ref().is_none_or(|kept| kept.place.slot != slot) {
+                state.let_go(slot);
+            }
+        }
+        drop(state);
+        Ok((keeper, kept))
+    }
+
+    /// Our end of its line, for who is to adopt it.
+    pub fn line(&self) -> Option<Arc<OwnedFd>> {
+        self.state().line.clone()
     }
 
     /// The listener, to poll.
@@ -308,6 +348,20 @@ impl State {
         if self.is_usable() { Ok(()) } else { self.replace(shared) }
     }
 
+    /// Reads what a keeper has answered to the switch before: what it was asked is done then.
+    fn catch_up(&self, shared: &Shared) -> Result<(), KeeperError> {
+        let mark = MARKS | std::process::id();
+        self.send(Request::Mark(mark), None)?;
+        let deadline = Instant::now() + CATCH_UP;
+        loop {
+            let (mut packet, mut fds) = ([0; REPLY], Fds::new());
+            self.receive(shared, deadline, &mut packet, &mut fds)?;
+            if Head::decode(&packet).is_some_and(|(head, _)| head.bytes == mark) {
+                return Ok(());
+            }
+        }
+    }
+
     fn paid(&mut self) {
         self.owed = self.owed.saturating_sub(1);
         if self.owed == 0 {
@@ -401,11 +455,34 @@ impl Kept {
     /// # Errors
     /// [`KeeperError`]: `Io` with what `recvmsg` said. Otherwise the connection must be dropped.
     pub fn take(&self, buf: &mut [u8], fds: &mut Vec<Descriptor>) -> Result<Taken, KeeperError> {
+        self.receive(Request::Take, buf, fds)
+    }
+
+    /// As [`Kept::take`], but bytes and descriptors stay where they are: those that are passed on
+    /// are duplicates. Where `SO_PEEK_OFF` is set the next peek goes on behind them.
+    ///
+    /// # Errors
+    /// As [`Kept::take`].
+    pub fn peek(&self, buf: &mut [u8], fds: &mut Vec<Descriptor>) -> Result<Taken, KeeperError> {
+        self.receive(Request::Peek, buf, fds)
+    }
+
+    /// The slot that its keeper has it in, for [`Keeper::adopt`].
+    pub fn slot(&self) -> u8 {
+        self.place.slot
+    }
+
+    fn receive(
+        &self,
+        request: impl FnOnce(u8, u32) -> Request,
+        buf: &mut [u8],
+        fds: &mut Vec<Descriptor>,
+    ) -> Result<Taken, KeeperError> {
         let Place { keeper, slot } = &self.place;
         let mut packet = [0; REPLY];
         let mut passed = Fds::new();
         let len = u32::try_from(buf.len().min(MAX_TAKE)).map_err(|_| Errno::TOOBIG)?;
-        let request = Request::Take(*slot, len);
+        let request = request(*slot, len);
         let (head, rest) = keeper.state().ask(&keeper.0, request, &mut packet, &mut passed)?;
         let bytes = usize::try_from(head.bytes).map_err(|_| Errno::PROTO)?;
         let (data, lines) = rest.split_at_checked(bytes).ok_or(Errno::PROTO)?;

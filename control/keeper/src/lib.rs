@@ -14,7 +14,8 @@
 //! A keeper that does not answer within 4 s is replaced, and the peer that parked it loses its
 //! connection. One that is killed is replaced too; nobody notices. When the switch dies, its
 //! keepers see the end of their line: they shut the listener down, so that nobody hangs at a dead
-//! door, close everything and exit. Where that parks them, it harms nobody.
+//! door, close everything and exit. Where that parks them, it harms nobody. A keeper whose line is
+//! held for the next switch ([`hold`]) waits for that one instead ([`Keeper::adopt`]).
 //!
 //! Keepers are forked by a **spawner**, a process that does nothing else. [`start`] forks it, and
 //! ought to be called while the program has one thread and holds nothing: keepers hold what it
@@ -33,6 +34,7 @@
 
 mod budget;
 mod descriptor;
+pub mod hold;
 mod keeper;
 mod line;
 mod packet;

@@ -11,10 +11,8 @@ use rustix::net::{
     SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
 };
 
-use crate::MAX_FDS;
-
 /// The most descriptors that the kernel delivers with one message, and one more: a count of
-/// [`MAX_FDS`] tells too many from enough.
+/// [`MAX_FDS`](crate::MAX_FDS) tells too many from enough.
 const KERNEL_MAX: usize = 253;
 
 /// Both ends of a new line.
@@ -95,14 +93,14 @@ pub fn recv_now(line: BorrowedFd<'_>, buf: &mut [u8], fds: &mut Fds) -> Result<R
     }
 }
 
-/// Sends a packet with at most [`MAX_FDS`] descriptors.
+/// Sends a packet with at most as many descriptors as the kernel takes.
 pub fn send(
     sock: BorrowedFd<'_>,
     bytes: &[u8],
     fds: &[BorrowedFd<'_>],
     flags: SendFlags,
 ) -> Result<(), Errno> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(KERNEL_MAX))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
         return Err(Errno::TOOBIG);

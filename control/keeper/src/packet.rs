@@ -36,7 +36,14 @@ pub enum Request {
     Take(u8, u32),
     /// Close what is in this slot. The reply comes afterwards.
     LetGo(u8),
+    /// As [`Request::Take`], of bytes that stay where they are.
+    Peek(u8, u32),
+    /// Answer with this mark, which no other reply has.
+    Mark(u32),
 }
+
+/// Marks begin here: never are so many bytes taken.
+pub const MARKS: u32 = 1 << 31;
 
 impl Request {
     pub fn encode(self) -> [u8; REQUEST] {
@@ -46,6 +53,8 @@ impl Request {
             Self::Accept(slot) => (2, slot, 0),
             Self::Take(slot, len) => (3, slot, len),
             Self::LetGo(slot) => (4, slot, 0),
+            Self::Peek(slot, len) => (5, slot, len),
+            Self::Mark(mark) => (6, 0, mark),
         };
         let [a, b, c, d] = len.to_ne_bytes();
         [op, slot, 0, 0, a, b, c, d]
@@ -59,6 +68,8 @@ impl Request {
             2 => Self::Accept(slot),
             3 => Self::Take(slot, u32::from_ne_bytes([a, b, c, d])),
             4 => Self::LetGo(slot),
+            5 => Self::Peek(slot, u32::from_ne_bytes([a, b, c, d])),
+            6 => Self::Mark(u32::from_ne_bytes([a, b, c, d])),
             _ => return None,
         })
     }

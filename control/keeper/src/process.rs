@@ -57,7 +57,13 @@ impl Keeps {
                 }
             }
             Request::Accept(slot) => return self.accept(line, slot),
-            Request::Take(slot, len) => return self.take(line, slot, len),
+            Request::Take(slot, len) => {
+                return self.take(line, slot, len, RecvFlags::DONTWAIT);
+            }
+            Request::Peek(slot, len) => {
+                return self.take(line, slot, len, RecvFlags::DONTWAIT | RecvFlags::PEEK);
+            }
+            Request::Mark(bytes) => return reply(line, Head { bytes, ..Head::default() }, &[]),
             Request::LetGo(slot) => {
                 if let Some(place) = self.sockets.get_mut(usize::from(slot)) {
                     *place = None;
@@ -81,7 +87,13 @@ impl Keeps {
         }
     }
 
-    fn take(&self, line: BorrowedFd<'_>, slot: u8, len: u32) -> Result<(), Errno> {
+    fn take(
+        &self,
+        line: BorrowedFd<'_>,
+        slot: u8,
+        len: u32,
+        flags: RecvFlags,
+    ) -> Result<(), Errno> {
         let Some(sock) = self.sockets.get(usize::from(slot)).and_then(Option::as_ref) else {
             return reply(line, Head::of(Err(Errno::BADF)), &[]);
         };
@@ -89,7 +101,7 @@ impl Keeps {
         let mut fds = Fds::new();
         let len = usize::try_from(len).unwrap_or(0).min(MAX_TAKE);
         let room = packet.get_mut(HEAD..HEAD + len).unwrap_or_default();
-        match line::recv(sock.as_fd(), room, &mut fds, RecvFlags::DONTWAIT) {
+        match line::recv(sock.as_fd(), room, &mut fds, flags) {
             Ok(got) => pass_on(line, &mut packet, got, fds),
             Err(e) => reply(line, Head::of(Err(e)), &[]),
         }

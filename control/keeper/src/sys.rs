@@ -21,7 +21,7 @@ impl Drop for Exit {
 ///
 /// This process may have other threads. They do not exist in the child, and locks that they hold
 /// are never released there; so `child` must neither allocate nor print, nor do anything but
-/// arithmetic and system calls.
+/// arithmetic and system calls. (A holder's may: its parent has one thread, see `Holder::find`.)
 pub fn fork(child: impl FnOnce()) -> io::Result<()> {
     // SAFETY: glibc and musl let a child of a program with threads call async-signal-safe
     // functions. The callers in `spawner` and `starter` keep to that: rustix makes bare system

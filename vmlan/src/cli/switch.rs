@@ -38,6 +38,10 @@ pub(super) struct SwitchArgs {
     /// Slots of the forwarding table [default: 131072]
     #[arg(long, value_name = "N")]
     fdb_entries: Option<u32>,
+    /// Hold the connections of VMs with an emulated NIC (vfio-user) for so long if this process
+    /// dies; the next switch with the same API goes on with them [default: they are lost]
+    #[arg(long, value_name = "SECONDS")]
+    hold_for: Option<u32>,
     /// Give up all rights that are not needed (docs/security.md) [default: on]
     #[arg(long, value_name = "on|off")]
     sandbox: Option<OnOff>,
@@ -73,6 +77,7 @@ impl SwitchArgs {
             ageing: self.ageing,
             full_wait: self.full_wait,
             fdb_entries: self.fdb_entries,
+            hold_for: self.hold_for,
             sandbox: self.sandbox,
             allow_dir: self.allow_dir,
         };

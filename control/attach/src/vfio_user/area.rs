@@ -5,6 +5,8 @@ use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use rustix::fs::SealFlags;
+
 use crate::memory::sealed_memfd;
 use crate::sys::SharedPages;
 use vmlan_nic::chip::Layout;
@@ -43,6 +45,27 @@ impl Areas {
             (None, Some((bar, offset))) => Self::Idle { bar, offset },
             (None, None) => Self::None,
         }
+    }
+
+    /// For a client that has `file` mapped already.
+    ///
+    /// # Errors
+    /// That of the system, or `InvalidData`: it is another file than this chip's.
+    pub fn adopt(&self, file: Option<OwnedFd>) -> io::Result<Option<Area>> {
+        let (bar, range, len) = match self {
+            Self::None => return Ok(None),
+            Self::Registers(pages, range) => (0, range.clone(), pages.len() as u64),
+            Self::Idle { bar, offset } => ((*bar).into(), *offset..*offset + PAGE, offset + PAGE),
+        };
+        let file = file.ok_or(io::ErrorKind::InvalidData)?;
+        let sealed = rustix::fs::fcntl_get_seals(&file)?.contains(SealFlags::SHRINK);
+        if !sealed || rustix::fs::fstat(&file)?.st_size.cast_unsigned() != len {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        if let Self::Registers(pages, _) = self {
+            pages.exchange(&file)?;
+        }
+        Ok(Some(Area { bar, range, file: Arc::new(file) }))
     }
 
     /// For the next client.

@@ -1,10 +1,14 @@
 //! The client's memory: DMA_MAP and DMA_UNMAP.
 
+use std::collections::BTreeSet;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use vmlan_keeper::Descriptor;
 use vmlan_ram::Map;
 
+use super::record::Region;
 use crate::bytes::Body;
 use crate::memory::{Files, Memory, MemoryError, RegionDesc};
 
@@ -80,14 +84,47 @@ impl Run {
             && self.size <= other.size - (self.address - other.address)
     }
 
+    /// The body of a DMA_MAP for it, without a descriptor.
+    fn body(self) -> [u8; 32] {
+        let mut body = [0; 32];
+        let words = [32, READ_WRITE].into_iter().flat_map(u32::to_ne_bytes);
+        let places = [0, self.address, self.size].into_iter().flat_map(u64::to_ne_bytes);
+        body.iter_mut().zip(words.chain(places)).for_each(|(to, from)| *to = from);
+        body
+    }
+
     pub fn contains(self, address: u64) -> bool {
         address.wrapping_sub(self.address) < self.size
     }
 }
 
+/// A region within reach, for the next switch.
+#[derive(Debug)]
+struct Kept {
+    run: Run,
+    body: [u8; 32],
+    file: Arc<OwnedFd>,
+    /// Device and inode.
+    id: (u64, u64),
+}
+
+/// Files of which descriptors are kept. Honest VMs have one for each NUMA node, and a few ROMs.
+const MAX_FILES: usize = 64;
+
+/// Whether descriptors are kept.
+#[derive(Debug, Default)]
+enum Keep {
+    #[default]
+    No,
+    Yes(Vec<Kept>),
+    /// There were too many files.
+    Lost,
+}
+
 #[derive(Debug, Default)]
 pub struct Dma {
     memory: Memory,
+    keep: Keep,
     shared: Vec<Run>,
     /// Known, but out of reach: no descriptor came, or the device may not both read and write it.
     unshared: Vec<Run>,
@@ -95,8 +132,50 @@ pub struct Dma {
 
 impl Dma {
     /// No regions yet. Those that come are in such `files`.
-    pub fn new(files: Files) -> Self {
-        Self { memory: Memory::new(files), ..Self::default() }
+    /// With `keep`, [`Dma::regions`] has their files later.
+    pub fn new(files: Files, keep: bool) -> Self {
+        let keep = if keep { Keep::Yes(Vec::new()) } else { Keep::No };
+        Self { memory: Memory::new(files), keep, ..Self::default() }
+    }
+
+    /// All regions, as they were mapped. `None`: their files were not kept, or are too many.
+    pub fn regions(&self) -> Option<Vec<Region<BorrowedFd<'_>>>> {
+        let Keep::Yes(list) = &self.keep else { return None };
+        let shared = list.iter().map(|k| Region { body: k.body, file: Some(k.file.as_fd()) });
+        let unshared = self.unshared.iter().map(|run| Region { body: run.body(), file: None });
+        Some(shared.chain(unshared).collect())
+    }
+
+    /// What is needed to keep a region.
+    fn prepare_kept(
+        &mut self,
+        body: Body<'_>,
+        run: Run,
+        fd: &Descriptor,
+    ) -> io::Result<Option<Kept>> {
+        let (Keep::Yes(list), Descriptor::Memory(fd) | Descriptor::Disk(fd)) = (&self.keep, fd)
+        else {
+            return Ok(None);
+        };
+        let stat = rustix::fs::fstat(fd)?;
+        let id = (stat.st_dev, stat.st_ino);
+        let (mut files, mut known) = (BTreeSet::new(), None);
+        for kept in list {
+            files.insert(kept.id);
+            if kept.id == id {
+                known = Some(Arc::clone(&kept.file));
+            }
+        }
+        if known.is_none() && files.len() >= MAX_FILES {
+            self.keep = Keep::Lost;
+            return Ok(None);
+        }
+        let file = match known {
+            Some(file) => file,
+            None => Arc::new(fd.try_clone()?),
+        };
+        let body = body.0.first_chunk().copied().unwrap_or([0; 32]);
+        Ok(Some(Kept { run, body, file, id }))
     }
 
     /// DMA_MAP. True if the [`Dma::snapshot`] has changed.
@@ -123,8 +202,12 @@ impl Dma {
                     return Err(DmaError::TooMany);
                 }
                 let desc = RegionDesc { gpa: address, size, uva: address, offset };
+                let kept = self.prepare_kept(body, run, &fd).map_err(MemoryError::Io)?;
                 self.memory.add(self.memory.region(desc, fd)?)?;
                 self.shared.push(run);
+                if let (Keep::Yes(list), Some(kept)) = (&mut self.keep, kept) {
+                    list.push(kept);
+                }
                 Ok(true)
             }
             _ if self.unshared.len() >= MAX_UNSHARED => Err(DmaError::TooMany),
@@ -159,6 +242,9 @@ impl Dma {
         self.unshared.retain(|r| !r.lies_in(run));
         let (gone, kept) = self.shared.iter().partition(|r| r.lies_in(run));
         self.shared = kept;
+        if let Keep::Yes(list) = &mut self.keep {
+            list.retain(|kept| !kept.run.lies_in(run));
+        }
         let gone: Vec<Run> = gone;
         for Run { address, size } in &gone {
             let (gpa, size) = (*address, *size);
@@ -173,6 +259,9 @@ impl Dma {
         let _ = self.memory.replace(Vec::new());
         self.shared.clear();
         self.unshared.clear();
+        if let Keep::Yes(list) = &mut self.keep {
+            list.clear();
+        }
         had
     }
 

@@ -2,10 +2,12 @@
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::time::Duration;
 
-use vmlan_frame::{Changed, Details, Port};
+use vmlan_frame::{Changed, Details, Port, error_chain};
 use vmlan_keeper::Keeper;
+use vmlan_keeper::hold::Held;
 use vmlan_nic::chip::{self, Nic};
 use vmlan_nic::e1000::E1000;
 use vmlan_nic::e1000e::E1000e;
@@ -18,6 +20,7 @@ use vmlan_ram::Window;
 use super::area::Area;
 use super::area::Areas;
 use super::fault::PortFault;
+use super::keep::{FoundClient, FoundPort, Keeping, find};
 use super::nic_host::{Mode, NicHost};
 use super::port::VfioUserPort;
 use super::server::Server;
@@ -34,6 +37,9 @@ use crate::waker::Waker;
 /// Memory without a descriptor that is worth mentioning: less are ROMs.
 pub const MUCH: u64 = 1 << 20;
 
+/// How long other ports wait until one goes on with its client, which may be slow.
+const ADOPTION: Duration = Duration::from_millis(300);
+
 pub struct Shared {
     pub port: Arc<VfioUserPort>,
     memory: Mutex<MemorySummary>,
@@ -41,6 +47,12 @@ pub struct Shared {
     pub link: AtomicBool,
     /// The limit of interrupts per second that is to hold.
     pub irq_rate_max: AtomicU32,
+    /// Switches that the client has outlived, and whether the last one has left the chip's state.
+    adopted: Mutex<(u32, bool)>,
+    /// The next switch is to go on with the client.
+    pub leaving: AtomicBool,
+    /// Whether it outlives this one, and if not, why. `None`: nobody wants that.
+    held: Mutex<Option<Result<(), String>>>,
 }
 
 impl Shared {
@@ -61,6 +73,30 @@ impl Shared {
             UNSHARED.clone_into(&mut fault.text);
         }
         Some(fault)
+    }
+
+    /// The port is held for the next switch, or is not, and why.
+    pub fn set_held(&self, held: Result<(), String>) {
+        *self.held.lock().unwrap_or_else(PoisonError::into_inner) = Some(held);
+    }
+
+    /// For people: whether the client outlives this switch, and how many it has outlived.
+    fn held(&self) -> Option<String> {
+        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
+        let held = held.map_or_else(|why| format!("no: {why}"), |()| "yes".to_owned());
+        let (times, exact) = *self.adopted.lock().unwrap_or_else(PoisonError::into_inner);
+        let times = match times {
+            0 => return Some(held),
+            1 => "once".to_owned(),
+            n => format!("{n} times, the last one"),
+        };
+        let how = if exact { "exactly as it was" } else { "with a reset chip" };
+        Some(format!("{held}; adopted {times} {how}"))
+    }
+
+    /// The client has outlived so many switches.
+    pub fn set_adopted(&self, times: u32, exact: bool) {
+        *self.adopted.lock().unwrap_or_else(PoisonError::into_inner) = (times, exact);
     }
 
     fn state(&self) -> String {
@@ -88,7 +124,11 @@ pub struct VfioUser {
 }
 
 impl VfioUser {
-    pub(super) fn start(config: Config, changed: Changed) -> Result<Self, AttachError> {
+    pub(super) fn start(
+        config: Config,
+        held: Option<&Held>,
+        changed: Changed,
+    ) -> Result<Self, AttachError> {
         config.check()?;
         let waker = Arc::new(Waker::new().map_err(AttachError::Thread)?);
         let host = Arc::new(NicHost::new(Arc::clone(&waker)).map_err(AttachError::Thread)?);
@@ -103,8 +143,15 @@ impl VfioUser {
             memory: Mutex::default(),
             link: AtomicBool::new(config.link),
             irq_rate_max: AtomicU32::new(config.irq_rate_max),
+            adopted: Mutex::default(),
+            leaving: AtomicBool::new(false),
+            held: Mutex::default(),
         });
-        let (keeper, file) = listen(config.place())?;
+        let (keeper, file, client) = open(&config, held)?;
+        let (adopted, wait) = (client.is_some(), mpsc::sync_channel(1));
+        let keeping = config.hold.as_ref().map(|hold| {
+            Keeping::new(Arc::clone(hold), config.port_name(), config.nic(), file.id())
+        });
         let server = Server::new(
             &config,
             Arc::clone(&shared),
@@ -112,9 +159,16 @@ impl VfioUser {
             areas,
             Arc::clone(&waker),
             changed,
+            keeping,
+            client,
         );
-        let thread = PortThread::spawn("vfio-user", Arc::clone(&waker), move || server.run());
+        let (tell, told) = wait;
+        let thread = PortThread::spawn("vfio-user", Arc::clone(&waker), move || server.run(&tell));
         let thread = thread.map_err(AttachError::Thread)?;
+        if adopted {
+            // Ports begin together: none sends before the others can receive.
+            let _ = told.recv_timeout(ADOPTION);
+        }
         Ok(Self { shared, thread, keeper, file: Some(file), waker, config })
     }
 
@@ -180,11 +234,32 @@ impl VfioUser {
         if port.is_connected() {
             list.push(("memory", memory));
         }
+        list.extend(self.shared.held().map(|held| ("held", held)));
         list
+    }
+
+    /// It is held for the next switch.
+    pub fn is_held(&self) -> bool {
+        self.config.hold.is_some()
+    }
+
+    /// Leaves the client to the next switch, if it is held: no worker may be in the port. What is
+    /// called of this handle afterwards does nothing.
+    pub fn hand_over(&mut self) {
+        if !self.is_held() {
+            return;
+        }
+        self.shared.leaving.store(true, Ordering::Release);
+        self.thread.close(&self.config.port_name());
+        // Its file stays.
+        std::mem::forget(self.file.take());
     }
 
     /// Begins to close, and waits for nothing: for several ports that are closed together.
     pub fn stop(&mut self) {
+        if self.shared.leaving.load(Ordering::Acquire) {
+            return;
+        }
         self.keeper.close();
         self.thread.stop();
     }
@@ -201,6 +276,26 @@ impl Drop for VfioUser {
     fn drop(&mut self) {
         self.close();
     }
+}
+
+/// A socket to listen at: that of a switch which has died, if what was `held` of it is of use, with
+/// the client that it had.
+fn open(
+    config: &Config,
+    held: Option<&Held>,
+) -> Result<(Keeper, SocketFile, Option<FoundClient>), AttachError> {
+    if let Some(held) = held {
+        match find(held, &config.path, &config.nic()) {
+            Ok(FoundPort { keeper, file, client }) => return Ok((keeper, file, client)),
+            Err(e) => {
+                let who = config.port_name();
+                log::warn!("{who}: does not go on as it was: {}", error_chain(&e));
+                config.hold.iter().for_each(|hold| drop(hold.forget(&config.port_name())));
+            }
+        }
+    }
+    let (keeper, file) = listen(config.place())?;
+    Ok((keeper, file, None))
 }
 
 /// A NIC, and the memory that some of its registers are in, at the offsets they have in BAR 0.

@@ -2,11 +2,12 @@
 
 use std::io;
 use std::ops::Range;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use super::nic_host::{Mode, NicHost};
-use super::wire::{irq, set_irqs};
+use super::record::Interrupt;
+use super::wire::{irq, set_irqs, words};
 use crate::bytes::Body;
 use crate::eventfd::{self, EventFdError};
 use crate::poll::EdgeWatch;
@@ -107,6 +108,40 @@ impl Irqs {
         if self.unmask.as_ref().is_some_and(EdgeWatch::take) {
             self.host.unmask(nic);
         }
+    }
+
+    /// All that the client gave an eventfd for.
+    pub fn interrupts(&self) -> Vec<Interrupt<Arc<dyn AsFd>>> {
+        let lines = self.host.connected().into_iter().map(|((mode, vector), event)| {
+            let index = match mode {
+                Mode::Msi => irq::MSI,
+                Mode::Msix => irq::MSIX,
+                Mode::Intx | Mode::None => irq::INTX,
+            };
+            Interrupt { index, vector: vector.into(), unmask: false, event: event as Arc<dyn AsFd> }
+        });
+        let unmask = self.unmask.as_ref().map(EdgeWatch::watched);
+        let unmask = unmask.map(|event| Interrupt {
+            index: irq::INTX,
+            vector: 0,
+            unmask: true,
+            event: event as Arc<dyn AsFd>,
+        });
+        lines.chain(unmask).collect()
+    }
+
+    /// Connects an eventfd that the client gave to the switch before.
+    ///
+    /// # Errors
+    /// As [`Irqs::set`].
+    pub fn adopt(
+        &mut self,
+        Interrupt { index, vector, unmask, event }: Interrupt<OwnedFd>,
+        nic: &dyn Nic,
+    ) -> Result<(), IrqError> {
+        let action = if unmask { set_irqs::ACTION_UNMASK } else { set_irqs::ACTION_TRIGGER };
+        let body = words(&[20, set_irqs::DATA_EVENTFD | action, index, vector, 1]);
+        self.set(&body, vec![Descriptor::of(event)], nic)
     }
 
     /// DEVICE_SET_IRQS.

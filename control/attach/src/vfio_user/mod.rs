@@ -24,8 +24,10 @@ mod dma;
 mod fault;
 mod handle;
 mod irqs;
+mod keep;
 mod nic_host;
 mod port;
+mod record;
 mod refusal;
 mod server;
 mod session;
@@ -39,6 +41,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use vmlan_frame::{Changed, Mac, Port};
+use vmlan_keeper::hold::{Held, Hold};
 
 pub use crate::AttachError;
 use crate::Files;
@@ -127,6 +130,8 @@ pub struct Config {
     pub link: bool,
     /// The files that a VM's memory may be in.
     pub memory: Files,
+    /// Who has the client's descriptors for the next switch.
+    pub hold: Option<Arc<dyn Hold>>,
 }
 
 impl Config {
@@ -145,7 +150,16 @@ impl Config {
             poll_idle: Duration::from_millis(1),
             link: true,
             memory: Files::Ram,
+            hold: None,
         }
+    }
+
+    /// What a guest knows of its NIC: a switch that is to make another one cannot go on with it.
+    fn nic(&self) -> String {
+        let word = |is, word| if is { word } else { "" };
+        let mapped = word(self.doorbell == Doorbell::Mapped, ",doorbell=mapped");
+        let csb = word(self.csb, ",csb=on");
+        format!("model={},mac={}{mapped}{csb}", self.model.name(), self.mac)
     }
 
     /// Refuses settings that exclude each other.
@@ -177,7 +191,13 @@ impl Config {
 /// Opens the socket at `config.path` and starts the port's thread. `changed` is called by that
 /// thread whenever the port may have come up or gone down.
 pub fn attach(config: Config, changed: Changed) -> Result<VfioUser, AttachError> {
-    VfioUser::start(config, changed)
+    VfioUser::start(config, None, changed)
+}
+
+/// As [`attach`], with what [`Config::hold`] has held of this port since another switch died. Where
+/// that is of no use, the log says why, and the port begins anew.
+pub fn adopt(config: Config, held: &Held, changed: Changed) -> Result<VfioUser, AttachError> {
+    VfioUser::start(config, Some(held), changed)
 }
 
 impl VfioUser {

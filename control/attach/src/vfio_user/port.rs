@@ -18,6 +18,8 @@ pub struct VfioUserPort {
     /// How often to look at doorbells in shared memory.
     poll_idle: Option<Duration>,
     connected: AtomicBool,
+    /// No more frames are taken from the guest.
+    paused: AtomicBool,
     /// A worker saw that the NIC stands still, and woke the port's thread.
     faulted: AtomicBool,
     /// The same, for what the NIC does not do, though it moves frames.
@@ -38,6 +40,7 @@ impl VfioUserPort {
             waker,
             poll_idle,
             connected: AtomicBool::new(false),
+            paused: AtomicBool::new(false),
             faulted: AtomicBool::new(false),
             warned: AtomicBool::new(false),
         }
@@ -57,6 +60,11 @@ impl VfioUserPort {
     pub fn set_connected(&self, on: bool) {
         self.connected.store(on, Ordering::Release);
         self.forget_faults();
+    }
+
+    /// Takes no more frames from the guest. Those under way are delivered.
+    pub fn pause(&self) {
+        self.paused.store(true, Ordering::Release);
     }
 
     /// Lets workers report faults again.
@@ -82,7 +90,7 @@ impl VfioUserPort {
 
 impl Port for VfioUserPort {
     fn pull(&self, batch: &mut Batch<'static>, limit: usize, sink: &mut dyn Sink) -> usize {
-        if !self.is_served() {
+        if !self.is_served() || self.paused.load(Ordering::Acquire) {
             return 0;
         }
         let done = self.nic.pull(batch, limit, sink);

@@ -1,8 +1,12 @@
 //! The thread of one port: takes a connection, serves it, takes the next.
 
+mod adopt;
+
+use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
@@ -14,6 +18,7 @@ use super::area::{Area, Areas};
 use super::busy_wait::BusyWait;
 use super::fault::PortFault;
 use super::handle::{MUCH, Shared};
+use super::keep::{FoundClient, Keeping};
 use super::nic_host::Mode;
 use super::port::VfioUserPort;
 use super::session::{MemorySummary, Session};
@@ -22,10 +27,12 @@ use crate::Files;
 use crate::budget::Budget;
 use crate::connection::{Connection, ConnectionError};
 use crate::cpu_budget;
+use crate::journal::{ENOUGH, Journal};
 use crate::memory::UNSHARED;
 use crate::poll::{Wait, poll};
 use crate::port_log::PortLog;
 use crate::thread::{ACCEPT_PAUSE, AcceptPause, PENALTY};
+use crate::timer::monotonic;
 use crate::waker::Waker;
 
 /// Rounds of messages until the other things to wait for are looked at.
@@ -42,10 +49,21 @@ const NOTIFY_PAUSE: Duration = Duration::from_millis(1);
 /// Replies that are gathered before they are sent.
 const GATHER: usize = 16 << 10;
 
-struct Served {
-    connection: Connection<Frames>,
-    session: Session,
+/// How often a switch leaves a sign that it is at work: what was not answered is no older.
+const SIGN: Duration = Duration::from_secs(1);
+
+/// Time between two looks at a message that is not whole, where polling would not tell.
+const HALF: Duration = Duration::from_millis(10);
+
+pub struct Served {
+    pub connection: Connection<Frames>,
+    pub session: Session,
     replies: Replies,
+    /// Control messages whose effects the holder knows.
+    pub controls: u64,
+    /// Switches that it has outlived, and those that died of it, perhaps.
+    pub adopted: u32,
+    pub deaths: u32,
 }
 
 pub struct Server {
@@ -78,10 +96,21 @@ pub struct Server {
     fault: Option<PortFault>,
     /// This connection's unshared memory was logged.
     warned_of_unshared: bool,
+    /// What log lines call the port.
+    name: String,
+    /// Who has all this for the next switch.
+    keeping: Option<Keeping>,
+    /// A client whose switch has died.
+    found: Option<FoundClient>,
+    /// When the cable is plugged in again.
+    plug_in: Option<Instant>,
+    /// When the client that we went on with has not killed us.
+    proven: Option<Instant>,
 }
 
 impl Server {
     /// A server for clients that knock at the listener of `keeper`. They may map `areas`.
+    #[allow(clippy::too_many_arguments, reason = "each is another thing")]
     pub fn new(
         config: &Config,
         shared: Arc<Shared>,
@@ -89,6 +118,8 @@ impl Server {
         areas: Areas,
         waker: Arc<Waker>,
         changed: Changed,
+        keeping: Option<Keeping>,
+        found: Option<FoundClient>,
     ) -> Self {
         let now = Instant::now();
         Self {
@@ -111,13 +142,30 @@ impl Server {
             log: PortLog::new(config.port_name(), now),
             fault: None,
             warned_of_unshared: false,
+            name: config.port_name(),
+            keeping,
+            found,
+            plug_in: None,
+            proven: None,
         }
     }
 
     /// Serves until the waker says stop.
-    pub fn run(mut self) {
+    /// A client whose switch has died is gone on with first, which `tell` is told of.
+    pub fn run(mut self, tell: &SyncSender<()>) {
+        match self.found.take() {
+            Some(found) => self.adopt(found),
+            None => self.keep(),
+        }
+        let _ = tell.try_send(());
         cpu_budget::run_registers(|| self.turn());
+        if self.is_leaving() {
+            return self.leave();
+        }
         self.hang_up();
+        if let Some(keeping) = &self.keeping {
+            let _ = keeping.forget();
+        }
     }
 
     fn port(&self) -> &VfioUserPort {
@@ -128,14 +176,16 @@ impl Server {
     fn turn(&mut self) -> bool {
         let now = Instant::now();
         self.pause.end_if_due(now);
+        self.meet_deadlines(now);
         let served = self.served.as_ref();
+        let half = served.is_some_and(|s| s.connection.is_half());
         let listen = self.keeper.listener().filter(|_| !self.pause.is_on());
         let line = self.keeper.watch();
         let wait = [
             Some((self.waker.fd(), Wait::Read)),
             listen.map(|fd| (fd, Wait::Read)),
             line.as_ref().map(|fd| (fd.as_fd(), Wait::Read)),
-            served.map(|s| (s.connection.fd(), Wait::Read)),
+            served.filter(|_| !half).map(|s| (s.connection.fd(), Wait::Read)),
             Some((self.port().host().timer_fd(), Wait::Read)),
             served.and_then(|s| s.session.unmask_fd()).map(|fd| (fd, Wait::Read)),
         ];
@@ -158,7 +208,7 @@ impl Server {
                 if knocked && !self.pause.is_on() {
                     self.open();
                 }
-                self.listen_to(said || self.backlog);
+                self.listen_to(said || half || self.backlog);
                 if self.notify_later {
                     self.notify();
                 }
@@ -184,13 +234,38 @@ impl Server {
         let message = self.served.as_ref().and_then(|s| s.connection.time_left(now));
         let pause = self.pause.left(now);
         let keeper = self.keeper.due(now);
-        message.into_iter().chain(pause).chain(notify).chain(keeper).min()
+        let half = self.served.as_ref().filter(|s| s.connection.is_half()).map(|_| HALF);
+        let journal = self.served.as_ref().and_then(|s| s.connection.journal());
+        let half = half.into_iter().chain(journal.map(|_| SIGN));
+        let deadlines = [self.plug_in, self.proven].into_iter().flatten();
+        let deadlines = deadlines.map(|at| at.saturating_duration_since(now));
+        let others = pause.into_iter().chain(notify).chain(keeper).chain(half).chain(deadlines);
+        message.into_iter().chain(others).min()
     }
 
     fn look_after_keeper(&mut self) {
         if let Err(e) = self.keeper.look() {
             self.pause.begin_after(&e);
             self.warn(&error_chain(&e));
+            // There is another one, perhaps.
+            self.keep();
+        }
+    }
+
+    /// The cable is plugged in again; a client has proven harmless.
+    fn meet_deadlines(&mut self, now: Instant) {
+        if let Some(journal) = self.served.as_ref().and_then(|s| s.connection.journal()) {
+            journal.note_alive(monotonic());
+        }
+        if self.plug_in.is_some_and(|at| at <= now) {
+            self.plug_in = None;
+            self.port().nic().set_link(self.link);
+            self.served.iter().for_each(|served| served.session.raise_all());
+        }
+        if self.proven.is_some_and(|at| at <= now) {
+            self.proven = None;
+            self.served.iter_mut().for_each(|served| served.deaths = 0);
+            self.keep();
         }
     }
 
@@ -232,8 +307,8 @@ impl Server {
             self.pause.found();
         }
         match found {
-            Ok(sock) if self.served.is_none() => match self.areas.renew() {
-                Ok(area) => self.welcome(Connection::new(sock), area),
+            Ok(sock) if self.served.is_none() => match self.prepare() {
+                Ok((area, journal)) => self.welcome(Connection::new(sock, journal), area),
                 Err(e) => {
                     self.pause.begin(ACCEPT_PAUSE);
                     self.warn(&format!("cannot make memory for registers: {e}"));
@@ -249,10 +324,24 @@ impl Server {
         }
     }
 
+    /// What a client needs of its own.
+    fn prepare(&self) -> io::Result<(Option<Area>, Option<Journal>)> {
+        let journal = self.keeping.as_ref().map(|_| Journal::new()).transpose()?;
+        Ok((self.areas.renew()?, journal))
+    }
+
     fn welcome(&mut self, connection: Connection<Frames>, area: Option<Area>) {
-        let session = Session::new(Arc::clone(&self.shared.port), area, self.files);
+        let held = self.keeping.is_some();
+        let session = Session::new(Arc::clone(&self.shared.port), area, self.files, held);
         *self.shared.memory() = session.memory();
-        self.served = Some(Served { connection, session, replies: Replies::default() });
+        let (replies, controls, adopted, deaths) = (Replies::default(), 0, 0, 0);
+        if let Some(journal) = connection.journal() {
+            journal.copy(&session.configuration());
+        }
+        session.begin();
+        self.served = Some(Served { connection, session, replies, controls, adopted, deaths });
+        // Before anything is answered.
+        self.keep();
         self.fault = None;
         self.log.connected();
         self.warned_of_unshared = false;
@@ -306,22 +395,31 @@ impl Server {
         let (mut hang_up, mut pause) = (false, Duration::ZERO);
         let mut drained = false;
         while !hang_up && !drained {
-            let Some(Served { connection, session, replies }) = &mut self.served else { break };
+            let Some(Served { connection, session, replies, .. }) = &mut self.served else { break };
             let Some(message) = connection.read(now)? else { break };
             any = true;
             let before = replies.bytes().len();
             let outcome = session.handle(message, replies);
+            if let (true, Some(journal)) = (outcome.configured, connection.journal()) {
+                journal.copy(&session.configuration());
+            }
+            if outcome.held {
+                self.keep_next();
+            }
+            let Some(Served { connection, session, replies, .. }) = &mut self.served else { break };
             if outcome.changed {
                 self.budget.spend(now);
                 *self.shared.memory() = session.memory();
             }
             if let Some(fd) = &outcome.fd {
                 let (earlier, with) = replies.bytes().split_at_checked(before).unwrap_or_default();
-                connection.write(earlier, None, &self.waker)?;
-                connection.write(with, Some(fd.as_fd()), &self.waker)?;
+                if !earlier.is_empty() {
+                    connection.write(earlier, None, &self.waker)?;
+                }
+                connection.finish(with, Some(fd.as_fd()), &self.waker)?;
                 replies.clear();
-            } else if replies.bytes().len() > GATHER {
-                connection.write(replies.bytes(), None, &self.waker)?;
+            } else if replies.bytes().len() > connection.journal().map_or(GATHER, |_| ENOUGH) {
+                connection.finish(replies.bytes(), None, &self.waker)?;
                 replies.clear();
             }
             hang_up = outcome.hang_up;
@@ -337,7 +435,7 @@ impl Server {
             }
         }
         if let Some(Served { connection, replies, .. }) = &mut self.served {
-            connection.write(replies.bytes(), None, &self.waker)?;
+            connection.finish(replies.bytes(), None, &self.waker)?;
             replies.clear();
         }
         if any {
@@ -383,6 +481,9 @@ impl Server {
 
     /// The connection failed, or ended.
     fn lost(&mut self, error: &ConnectionError) {
+        if matches!(error, ConnectionError::Stopping) && self.is_leaving() {
+            return;
+        }
         if !error.is_goodbye() {
             self.port().counters().faults.add_shared(1);
             self.warn(&error_chain(error));
@@ -398,9 +499,12 @@ impl Server {
     /// Ends the connection: interrupts disconnected, memory unmapped, descriptors closed, the NIC
     /// reset.
     fn hang_up(&mut self) {
-        if self.served.take().is_none() {
-            return;
-        }
+        let Some(served) = self.served.take() else { return };
+        // The holder must not be the last that has the client's descriptors.
+        self.keep();
+        drop(served);
+        (self.plug_in, self.proven) = (None, None);
+        self.port().nic().set_link(self.link);
         *self.shared.memory() = MemorySummary::default();
         (self.up, self.notify_later, self.backlog) = (false, false, false);
         (self.changed)();

@@ -1,7 +1,7 @@
 //! One connection's state, and what each command does to it. Knows nothing of sockets, so that a
 //! fuzzer can be the client.
 
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,13 +12,18 @@ use super::dma::{Dma, DmaError, Run};
 use super::irqs::{self, Irqs};
 use super::nic_host::Mode;
 use super::port::VfioUserPort;
+use super::record::{Interrupt, Record, Region};
 use super::refusal::CommandRefusal;
 use super::version::Client;
-use super::wire::{ACCESS, Command, Header, MAX_DATA, ONE_WRITE, Replies, irq, region, words};
+use super::wire::{
+    ACCESS, Command, HEADER, Header, MAX_DATA, ONE_WRITE, Replies, irq, region, words,
+};
 use crate::Files;
 use crate::bytes::{Body, widen};
 use crate::connection;
-use vmlan_nic::chip::{Layout, Nic, Space};
+use crate::journal::COPIED;
+use vmlan_keeper::Descriptor;
+use vmlan_nic::chip::{Host as _, Layout, Nic, Space};
 
 pub type Message<'s> = connection::Message<'s, Header>;
 
@@ -32,6 +37,10 @@ pub struct Outcome {
     pub hang_up: bool,
     /// What [`Session::memory`] says may have changed.
     pub changed: bool,
+    /// What [`Session::put_into`] says has changed.
+    pub held: bool,
+    /// Configuration space was written to.
+    pub configured: bool,
     /// Interrupts were set up. By then the client has described all its memory, and is not just
     /// moving it.
     pub settled: bool,
@@ -58,6 +67,22 @@ pub struct MemorySummary {
     pub unshared: Vec<Run>,
 }
 
+/// What was held of a client.
+#[derive(Debug)]
+#[allow(missing_docs, reason = "the names say it")]
+pub struct Found {
+    pub version: Option<Client>,
+    /// The next control message was carried out.
+    pub done_before: bool,
+    /// Bytes of requests that may have been given up: see [`Session::set_late`].
+    pub late: usize,
+    pub config: [u8; COPIED],
+    pub regions: Vec<Region<OwnedFd>>,
+    pub interrupts: Vec<Interrupt<OwnedFd>>,
+    /// The chip's state, if it was saved.
+    pub chip: Vec<u8>,
+}
+
 pub struct Session {
     port: Arc<VfioUserPort>,
     /// What the client may map.
@@ -65,20 +90,137 @@ pub struct Session {
     client: Option<Client>,
     dma: Dma,
     irqs: Irqs,
+    /// The next control message was carried out by the switch before, which did not answer it.
+    done_before: bool,
+    exact: bool,
+    /// So many bytes of requests have waited for long.
+    late: usize,
 }
 
 impl Session {
-    /// A client has connected to `port`. It may map `area`. Its memory is in such `files`.
-    pub fn new(port: Arc<VfioUserPort>, area: Option<Area>, files: Files) -> Self {
+    /// A client has connected to `port`, where [`Session::begin`] lets frames pass. It may map
+    /// `area`. Its memory is in such `files`. With `held`, descriptors are kept for the next one.
+    pub fn new(port: Arc<VfioUserPort>, area: Option<Area>, files: Files, held: bool) -> Self {
         port.nic().renew();
-        port.set_connected(true);
         Self {
             area,
             client: None,
-            dma: Dma::new(files),
+            dma: Dma::new(files, held),
             irqs: Irqs::new(Arc::clone(port.host())),
+            done_before: false,
+            exact: false,
+            late: 0,
             port,
         }
+    }
+
+    /// The client of a switch that has died is connected to `port`. Its chip is as it was left, if
+    /// that is known, or else reset. It has mapped `area`. All that it has described goes the way
+    /// that it went at first.
+    ///
+    /// # Errors
+    /// What would have been refused at first.
+    pub fn adopt(
+        port: Arc<VfioUserPort>,
+        area: Option<Area>,
+        files: Files,
+        found: Found,
+    ) -> Result<Self, CommandRefusal> {
+        let mut session = Self::new(port, area, files, true);
+        session.client = found.version;
+        session.done_before = found.done_before;
+        session.set_late(found.late);
+        for Region { body, file } in found.regions {
+            session.dma.map(Body(&body), file.map(Descriptor::of))?;
+        }
+        session.remap()?;
+        session.exact = session.restore(&found.chip);
+        if !session.exact {
+            session.configure(&found.config);
+        }
+        for interrupt in found.interrupts {
+            session.irqs.adopt(interrupt, &**session.port.nic())?;
+        }
+        Ok(session)
+    }
+
+    /// The next so many bytes of requests may have waited for so long that the client has given
+    /// them up.
+    ///
+    /// QEMU then takes the header of a reply, and its body for the next header, after which its NIC
+    /// is dead. So replies are headers alone, and what is read is not read: it would be lost.
+    fn set_late(&mut self, bytes: usize) {
+        self.late = if self.client.is_some_and(|client| client.gives_up) { bytes } else { 0 };
+    }
+
+    /// Frames may pass.
+    pub fn begin(&self) {
+        self.port.set_connected(true);
+        // Whatever the guest has rung for was rung for somebody else.
+        self.port.host().doorbell();
+    }
+
+    /// What the client has mapped.
+    pub fn set_area(&mut self, area: Option<Area>) {
+        self.area = area;
+    }
+
+    /// The chip goes on where it was left.
+    pub fn is_exact(&self) -> bool {
+        self.exact
+    }
+
+    /// No frame passes any more: the chip's whole state.
+    pub fn end(&self) -> Vec<u8> {
+        self.port.set_connected(false);
+        self.nic().save()
+    }
+
+    fn restore(&self, chip: &[u8]) -> bool {
+        if chip.is_empty() {
+            return false;
+        }
+        let done = self.nic().restore(chip);
+        if let Err(e) = &done {
+            log::warn!("the chip's state is of no use: {e}");
+            self.nic().renew();
+        }
+        done.is_ok()
+    }
+
+    /// Configuration space as it is, from its beginning.
+    pub fn configuration(&self) -> [u8; COPIED] {
+        let mut bytes = [0; COPIED];
+        self.nic().read(Space::Config, 0, &mut bytes);
+        bytes
+    }
+
+    /// Writes what a guest may write. The first four bytes say what the device is.
+    fn configure(&self, bytes: &[u8; COPIED]) {
+        for (at, word) in (0..).step_by(4).zip(bytes.as_chunks::<4>().0).skip(1) {
+            self.nic().write(Space::Config, at, word);
+        }
+    }
+
+    /// Puts into `record` what the client has described. False: it has too many files.
+    pub fn put_into<'s>(&'s self, record: &mut Record<BorrowedFd<'s>>) -> bool {
+        let Some(client) = &mut record.client else { return true };
+        client.version = self.client;
+        client.area = self.area.as_ref().map(|area| area.file.as_fd());
+        let regions = self.dma.regions();
+        let kept = regions.is_some();
+        record.regions = regions.unwrap_or_default();
+        kept
+    }
+
+    /// What the client gave eventfds for.
+    pub fn interrupts(&self) -> Vec<Interrupt<Arc<dyn AsFd>>> {
+        self.irqs.interrupts()
+    }
+
+    /// Raises all interrupts: their causes may have been lost.
+    pub fn raise_all(&self) {
+        self.port.host().raise_all();
     }
 
     fn nic(&self) -> &dyn Nic {
@@ -117,8 +259,21 @@ impl Session {
         let work = command.map_or(1, |command| command.work(message.body));
         let pause = PAUSE * u32::try_from(work.saturating_sub(FEW)).unwrap_or(u32::MAX);
         let mut outcome = Outcome { work, pause, ..Outcome::default() };
+        let late = self.late > 0;
+        self.late = self.late.saturating_sub(HEADER + message.body.len());
+        if late && !header.no_reply && command.is_some_and(Command::only_asks) {
+            replies.error(header, libc::EIO);
+            return outcome;
+        }
         let result = match command {
+            Some(command) if self.done_before && !command.is_access() => {
+                self.done_before = false;
+                self.again(command, message, replies);
+                Ok(None)
+            }
             Some(command) => {
+                outcome.held = command.is_held();
+                outcome.configured = command.is_access() && is_configuration(message.body);
                 outcome.changed = !command.is_access();
                 outcome.settled = command == Command::SetIrqs;
                 self.dispatch(command, message, replies)
@@ -129,6 +284,7 @@ impl Session {
             Ok(fd) if !header.no_reply => outcome.fd = fd,
             Ok(_) => replies.truncate(start),
             Err(refusal) => {
+                outcome.held = false;
                 replies.truncate(start);
                 if !header.no_reply {
                     replies.error(header, refusal.errno());
@@ -140,6 +296,10 @@ impl Session {
                     outcome.refusal = Some(refusal);
                 }
             }
+        }
+        if late {
+            replies.shorten(start);
+            outcome.fd = None;
         }
         outcome
     }
@@ -281,6 +441,16 @@ impl Session {
         Ok(None)
     }
 
+    /// The reply to what was done before.
+    fn again(&self, command: Command, message: Message<'_>, replies: &mut Replies) {
+        let done = match (command, self.client) {
+            (Command::Version, Some(client)) => client.reply(),
+            (Command::DmaUnmap, _) => message.body.get(..24).unwrap_or_default().to_vec(),
+            _ => Vec::new(),
+        };
+        replies.reply(message.header, &done, 0, |_| {});
+    }
+
     /// Gives the NIC the memory as it is now. When this returns, the map before is gone.
     fn remap(&self) -> Result<(), DmaError> {
         let map = self.dma.snapshot()?;
@@ -350,6 +520,11 @@ impl Session {
         };
         Ok(words(&[16, flags, index, count.into()]))
     }
+}
+
+/// True if an access is to configuration space. One of REGION_WRITE_MULTI may be.
+fn is_configuration(body: &[u8]) -> bool {
+    body.len() > ACCESS && (Body(body).u32(8) == region::CONFIG || body.len() % ONE_WRITE == 8)
 }
 
 /// The client's `argsz`, which must cover the fixed part of the reply.

@@ -26,9 +26,13 @@ pub enum VersionError {
 /// What a client said.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Client {
-    minor: u16,
+    /// The protocol version 0.x that it speaks.
+    pub minor: u16,
     /// Descriptors that it takes with one message; 1 if it does not say.
     pub max_msg_fds: u64,
+    /// It gives up waiting for a reply after five seconds. So does QEMU, which is known by its word
+    /// `write_multiple`.
+    pub gives_up: bool,
 }
 
 impl Client {
@@ -38,7 +42,7 @@ impl Client {
         if major != 0 {
             return Err(VersionError::Major(major, minor));
         }
-        let mut client = Self { minor, max_msg_fds: 1 };
+        let mut client = Self { minor, max_msg_fds: 1, gives_up: false };
         match body.get(4..).unwrap_or_default() {
             [] | [0] => return Ok(client),
             [text @ .., 0] => {
@@ -66,6 +70,7 @@ impl Client {
         }
         if let Some(value) = caps.get("write_multiple") {
             value.as_bool().ok_or(VersionError::Malformed("write_multiple"))?;
+            self.gives_up = true;
         }
         Ok(())
     }

@@ -121,6 +121,17 @@ impl Command {
         matches!(self, Self::RegionRead | Self::RegionWrite | Self::WriteMulti)
     }
 
+    /// It wants to know something, and changes nothing or takes what it reads.
+    pub fn only_asks(self) -> bool {
+        use Command::{GetInfo, GetIrqInfo, GetRegionInfo, GetRegionIoFds, RegionRead};
+        matches!(self, RegionRead | GetInfo | GetIrqInfo | GetRegionInfo | GetRegionIoFds)
+    }
+
+    /// It changes what the next switch has to know.
+    pub fn is_held(self) -> bool {
+        matches!(self, Self::Version | Self::DmaMap | Self::DmaUnmap | Self::SetIrqs)
+    }
+
     /// An upper bound of what a command with this body costs, in accesses to single registers. What
     /// is bounded by [`MAX_DATA`] and [`MAX_WRITES`] is counted as at most that much.
     #[inline]
@@ -159,6 +170,10 @@ impl Framing for Frames {
     const BUFFER: usize = 2 * (HEADER + MAX_BODY);
     const AHEAD: bool = true;
 
+    fn is_control(header: &Header) -> bool {
+        Command::from_number(header.command).is_none_or(|command| !command.is_access())
+    }
+
     #[inline]
     fn parse(bytes: &[u8]) -> Result<(Header, usize), Malformed> {
         let body = Body(bytes);
@@ -193,6 +208,14 @@ impl Replies {
     /// Takes back what was added last.
     pub fn truncate(&mut self, len: usize) {
         self.0.truncate(len);
+    }
+
+    /// Leaves the header of the reply that begins at `start`, if there is one.
+    pub fn shorten(&mut self, start: usize) {
+        self.0.truncate(start + HEADER);
+        if let Some(size) = self.0.get_mut(start + 4..start + 8) {
+            size.copy_from_slice(&length(HEADER).to_ne_bytes());
+        }
     }
 
     fn head(&mut self, to: Header, flags: u32, body: usize, error: u32) {

@@ -231,7 +231,7 @@ impl Server {
         match found {
             Ok(sock) if self.served.is_none() => {
                 let session = Session::new(Arc::clone(&self.port), self.queues, self.files);
-                self.served = Some((Connection::new(sock), session));
+                self.served = Some((Connection::new(sock, None), session));
                 self.fault = None;
                 self.log.connected();
                 self.note();

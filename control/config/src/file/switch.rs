@@ -22,6 +22,8 @@ pub struct SwitchTable {
     pub full_wait: Option<u32>,
     /// Addresses the forwarding table can hold.
     pub fdb_entries: Option<u32>,
+    /// Seconds for which VMs' connections outlive the switch.
+    pub hold_for: Option<u32>,
     /// Whether the switch gives up the rights that it does not need.
     pub sandbox: Option<OnOff>,
     /// Directories in which sockets and capture files may be made later.
@@ -79,9 +81,18 @@ impl Range {
     /// `fdb-entries`
     pub const FDB_ENTRIES: Self = Self { key: "fdb-entries", least: 64, most: 1 << 26 };
 
+    /// `hold-for`
+    pub const HOLD_FOR: Self = Self { key: "hold-for", least: 1, most: 86_400 };
+
     /// All of them.
-    pub const ALL: [Self; 5] =
-        [Self::WORKERS, Self::SPIN, Self::AGEING, Self::FULL_WAIT, Self::FDB_ENTRIES];
+    pub const ALL: [Self; 6] = [
+        Self::WORKERS,
+        Self::SPIN,
+        Self::AGEING,
+        Self::FULL_WAIT,
+        Self::FDB_ENTRIES,
+        Self::HOLD_FOR,
+    ];
 
     /// The number, if it is in range.
     ///
@@ -96,13 +107,14 @@ impl Range {
 
 impl SwitchTable {
     /// Its numbers, each with what it can be.
-    pub fn numbers(&self) -> [(Range, Option<u32>); 5] {
+    pub fn numbers(&self) -> [(Range, Option<u32>); 6] {
         [
             (Range::WORKERS, self.workers.map(u32::from)),
             (Range::SPIN, self.spin),
             (Range::AGEING, self.ageing),
             (Range::FULL_WAIT, self.full_wait),
             (Range::FDB_ENTRIES, self.fdb_entries),
+            (Range::HOLD_FOR, self.hold_for),
         ]
     }
 }

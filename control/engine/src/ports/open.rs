@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use vmlan_attach::{Files, vfio_user, vhost_user};
 use vmlan_frame::{Changed, Mirror, Port, error_chain};
+use vmlan_keeper::hold::{Held, Hold};
 use vmlan_uplink::{pcap, stream, tap};
 
 use vmlan_config::address::{Address, Doorbell, Model, PortName, Spec, VfioUser, VhostUser};
@@ -35,6 +36,26 @@ impl Gateways<'_> {
     }
 }
 
+/// Who has ports' descriptors for the next switch, and what was left by the one before.
+#[derive(Debug, Default)]
+pub(super) struct Holding {
+    pub(super) hold: Option<Arc<dyn Hold>>,
+    /// By what log lines call the ports.
+    pub(super) found: BTreeMap<String, Held>,
+}
+
+impl Holding {
+    /// Lets go of what no port has claimed.
+    pub(super) fn forget_unclaimed(&mut self) {
+        for (name, held) in std::mem::take(&mut self.found) {
+            log::warn!("{name}: is not wanted any more: what was held of it is let go");
+            self.hold.iter().for_each(|hold| drop(hold.forget(&name)));
+            // The last that has its sockets is their keeper.
+            drop(held);
+        }
+    }
+}
+
 /// A running port.
 pub(super) enum Opened {
     Vm(vhost_user::VhostUser),
@@ -57,6 +78,7 @@ impl Opened {
         address: &Address,
         changed: &Changed,
         gateways: &Gateways<'_>,
+        holding: &mut Holding,
     ) -> Result<Self, String> {
         #[cfg(any(test, feature = "fuzz"))]
         if let Some(port) = super::given::take(address.place(), changed) {
@@ -72,10 +94,13 @@ impl Opened {
                     .map_err(|e| error_chain(&e))
             }
             Spec::VfioUser(spec) => {
-                let config = vfio_user(name, path, spec);
-                vfio_user::attach(config, changed.clone())
-                    .map(Self::Nic)
-                    .map_err(|e| error_chain(&e))
+                let hold = holding.hold.clone();
+                let config = vfio_user::Config { hold, ..vfio_user(name, path, spec) };
+                let opened = match holding.found.remove(&label) {
+                    Some(held) => vfio_user::adopt(config, &held, changed.clone()),
+                    None => vfio_user::attach(config, changed.clone()),
+                };
+                opened.map(Self::Nic).map_err(|e| error_chain(&e))
             }
             Spec::Tap(spec) => {
                 let config = tap::Config {
@@ -182,6 +207,27 @@ impl Opened {
             Self::Vm(p) => p.set_irq_rate_max(n),
             Self::Nic(p) => p.set_irq_rate_max(n),
             _ => {}
+        }
+    }
+
+    /// It is held for the next switch.
+    pub(super) fn is_held(&self) -> bool {
+        matches!(self, Self::Nic(p) if p.is_held())
+    }
+
+    /// Takes no more frames from it, if it is held.
+    pub(super) fn pause(&self) {
+        if let Self::Nic(p) = self
+            && p.is_held()
+        {
+            p.vfio_port().pause();
+        }
+    }
+
+    /// Leaves it to the next switch, if it is held.
+    pub(super) fn hand_over(&mut self) {
+        if let Self::Nic(p) = self {
+            p.hand_over();
         }
     }
 

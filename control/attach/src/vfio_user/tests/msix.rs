@@ -31,7 +31,8 @@ impl Client {
 
     fn of(model: Model) -> Self {
         let (port, area) = new_port(model).unwrap();
-        let session = Session::new(Arc::clone(&port), area, Files::Ram);
+        let session = Session::new(Arc::clone(&port), area, Files::Ram, false);
+        session.begin();
         let lines = (0..40).map(|_| eventfd::new().unwrap().into()).collect();
         let mut client = Self { port, session, lines };
         assert_eq!(client.ask(1, &[0; 4], Vec::new()).0, 0, "VERSION");

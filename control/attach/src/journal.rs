@@ -1,0 +1,224 @@
+//! What the next switch has to know of a connection when this one dies, at whatever moment.
+//!
+//! Requests stay in the socket until they have been answered; only then are they taken
+//! (`SO_PEEK_OFF`: a peek goes on where the last one ended, and the kernel keeps that place with
+//! the socket). Replies leave by a pipe, the *outbox*: one write puts all of them in, and what
+//! `splice` has moved to the socket is not in the pipe any more. Socket, pipe and a page of memory
+//! outlive the process. The page says how far it was:
+//!
+//! | phase | pipe | then |
+//! | --- | --- | --- |
+//! | idle | empty | nothing was answered: all that is in the socket is still to be done |
+//! | answering | empty | the same |
+//! | answering | full | answered; the rest of the pipe is to be sent, and the requests taken |
+//! | answered | any | the same |
+//! | passing | empty | a reply with a descriptor was sent, or was not: nobody knows |
+//!
+//! Whether the requests were taken shows in the socket's place: it moves back by what was.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use rustix::pipe::{PipeFlags, SpliceFlags, pipe_with, splice};
+use vmlan_ram::{Map, Mapping, Region, Window};
+
+use crate::memory::sealed_memfd;
+use crate::poll::{Wait, poll};
+
+/// Bytes of the page.
+const PAGE: usize = 4096;
+
+/// Replies that one write puts into the pipe. Where its user has very many pipes, two pages are all
+/// that the kernel gives it; a reply of the longest kind may be the last.
+pub const ENOUGH: usize = 2048;
+
+/// More than a pipe of ours can have in it.
+const MOST: usize = 1 << 20;
+
+/// Places in the page.
+const PHASE: usize = 0;
+const PEEKED: usize = 4;
+const TAKEN: usize = 8;
+const CONTROLS: usize = 16;
+const NEXT_CONTROLS: usize = 24;
+/// When its switch was last seen at work, in nanoseconds of the monotonic clock.
+const ALIVE: usize = 32;
+/// A copy of 256 bytes that the owner wants to be found again.
+const COPY: usize = 1024;
+/// Bytes of that copy.
+pub const COPIED: usize = 256;
+
+const IDLE: u32 = 0;
+const ANSWERING: u32 = 1;
+const ANSWERED: u32 = 2;
+const PASSING: u32 = 3;
+
+/// How far it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Nothing that is in the socket was answered.
+    Idle,
+    /// Of `peeked` bytes the first `taken` were answered. They may have been taken already.
+    Answered { peeked: usize, taken: usize },
+    /// Nobody knows whether a reply was sent.
+    Passing,
+}
+
+/// The journal of a connection.
+#[derive(Clone, Debug)]
+pub struct Journal {
+    page: Arc<Window>,
+    file: Arc<OwnedFd>,
+    /// Both ends of the outbox.
+    out: [Arc<OwnedFd>; 2],
+}
+
+impl Journal {
+    /// That of a connection on which nothing has happened.
+    ///
+    /// # Errors
+    /// That of the system.
+    pub fn new() -> io::Result<Self> {
+        let file = sealed_memfd(c"vmlan-journal", PAGE as u64)?;
+        let (read, write) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+        Self::adopt(file.into(), [read.into(), write.into()])
+    }
+
+    /// That of a connection whose switch has died.
+    ///
+    /// # Errors
+    /// They are not what they should be.
+    pub fn adopt(file: Arc<OwnedFd>, out: [Arc<OwnedFd>; 2]) -> io::Result<Self> {
+        let size = PAGE as u64;
+        let mapping = Mapping::new(file.as_fd(), 0, size).map_err(io::Error::other)?;
+        let region = Region::new(0, size, 0, 0, Arc::new(mapping)).map_err(io::Error::other)?;
+        let map = Arc::new(Map::new(vec![region], None).map_err(io::Error::other)?);
+        let page = map.window(0, PAGE, 8).ok_or(io::ErrorKind::InvalidData)?;
+        Ok(Self { page: Arc::new(page), file, out })
+    }
+
+    /// The page's file and both ends of the pipe, for [`Journal::adopt`].
+    pub fn fds(&self) -> [BorrowedFd<'_>; 3] {
+        let [read, write] = &self.out;
+        [self.file.as_fd(), read.as_fd(), write.as_fd()]
+    }
+
+    fn u32(&self, at: usize) -> u32 {
+        self.page.u32(at, Ordering::Acquire)
+    }
+
+    fn set(&self, at: usize, value: u32) {
+        self.page.set_u32(at, value, Ordering::Release);
+    }
+
+    /// Requests that change more than a register, and were taken.
+    pub fn controls(&self) -> u64 {
+        self.page.u64(CONTROLS, Ordering::Acquire)
+    }
+
+    /// The switch is at work.
+    pub fn note_alive(&self, now: u64) {
+        self.page.set_u64(ALIVE, now, Ordering::Release);
+    }
+
+    /// When it last was.
+    pub fn last_alive(&self) -> u64 {
+        self.page.u64(ALIVE, Ordering::Acquire)
+    }
+
+    /// How far the switch was that has died.
+    ///
+    /// # Errors
+    /// The page says what no switch writes.
+    pub fn phase(&self) -> io::Result<Phase> {
+        let [peeked, taken] = [PEEKED, TAKEN].map(|at| crate::bytes::widen(self.u32(at)));
+        let answered = Phase::Answered { peeked, taken };
+        match self.u32(PHASE) {
+            IDLE => Ok(Phase::Idle),
+            ANSWERING if !self.has_mail()? => Ok(Phase::Idle),
+            ANSWERING | ANSWERED if taken <= peeked => Ok(answered),
+            PASSING => Ok(Phase::Passing),
+            _ => Err(io::ErrorKind::InvalidData.into()),
+        }
+    }
+
+    /// Of `peeked` bytes that are in the socket the first `taken` are about to be answered;
+    /// `controls` of them are no register accesses.
+    pub fn begin(&self, peeked: usize, taken: usize, controls: u64) {
+        self.set(PEEKED, crate::bytes::length(peeked));
+        self.set(TAKEN, crate::bytes::length(taken));
+        let next = self.controls().wrapping_add(controls);
+        self.page.set_u64(NEXT_CONTROLS, next, Ordering::Release);
+        self.set(PHASE, ANSWERING);
+    }
+
+    /// Puts all replies into the empty pipe.
+    ///
+    /// # Errors
+    /// They do not fit: more than [`ENOUGH`] and one.
+    pub fn post(&self, replies: &[u8]) -> io::Result<()> {
+        let [_, write] = &self.out;
+        let n = if replies.is_empty() { 0 } else { rustix::io::write(write, replies)? };
+        if n == replies.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
+    }
+
+    /// A reply is sent past the pipe.
+    pub fn passing(&self) {
+        self.set(PHASE, PASSING);
+    }
+
+    /// The replies are in the pipe, or were sent past it.
+    pub fn answered(&self) {
+        self.set(PHASE, ANSWERED);
+    }
+
+    /// Moves bytes from the pipe to the socket, as many as it has room for. True: the pipe is
+    /// empty.
+    ///
+    /// # Errors
+    /// `WouldBlock`, or that of the socket.
+    pub fn deliver(&self, sock: BorrowedFd<'_>) -> io::Result<bool> {
+        let [read, _] = &self.out;
+        if self.has_mail()? {
+            splice(read, None, sock, None, MOST, SpliceFlags::NONBLOCK)?;
+        }
+        Ok(!self.has_mail()?)
+    }
+
+    /// The requests were taken.
+    pub fn taken(&self) {
+        let next = self.page.u64(NEXT_CONTROLS, Ordering::Acquire);
+        self.page.set_u64(CONTROLS, next, Ordering::Release);
+        self.set(PHASE, IDLE);
+    }
+
+    /// What the switch that has died was about to answer was not answered.
+    pub fn begin_anew(&self) {
+        self.set(PHASE, IDLE);
+    }
+
+    fn has_mail(&self) -> io::Result<bool> {
+        let [read, _] = &self.out;
+        let [has] = poll([Some((read.as_fd(), Wait::Read))], Some(std::time::Duration::ZERO))?;
+        Ok(has)
+    }
+
+    /// Keeps a copy. It may be torn by death: then the request that changed it was not answered,
+    /// and is done again.
+    pub fn copy(&self, bytes: &[u8; COPIED]) {
+        for (at, word) in (COPY..).step_by(8).zip(bytes.as_chunks().0) {
+            self.page.set_u64(at, u64::from_le_bytes(*word), Ordering::Release);
+        }
+    }
+
+    /// The copy.
+    pub fn copied(&self) -> [u8; COPIED] {
+        let mut bytes = [0; COPIED];
+        for (at, word) in (COPY..).step_by(8).zip(bytes.as_chunks_mut().0) {
+            *word = self.page.u64(at, Ordering::Acquire).to_le_bytes();
+        }
+        bytes
+    }
+}

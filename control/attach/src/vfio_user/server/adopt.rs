@@ -1,0 +1,163 @@
+//! What one switch leaves to the next, and how the next goes on with it.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use vmlan_frame::error_chain;
+
+use super::super::keep::FoundClient;
+use super::super::record::Client;
+use super::super::session::{Found, Session};
+use super::super::wire::{Frames, Replies};
+use super::{Served, Server};
+use crate::connection::Connection;
+use crate::journal::{COPIED, Journal};
+use crate::timer::monotonic;
+
+/// How long the cable of a chip that was reset is out: its driver is to notice.
+const UNPLUGGED: Duration = Duration::from_millis(200);
+
+/// How long a switch has to live with a client that it went on with. One that dies before that may
+/// have died of it.
+const TRIAL: Duration = Duration::from_secs(1);
+
+/// A request of this age is answered as one that was given up. QEMU waits for 5 s.
+const LATE: Duration = Duration::from_millis(4500);
+
+impl Server {
+    /// The next switch goes on with the client.
+    pub(super) fn is_leaving(&self) -> bool {
+        self.keeping.is_some() && self.shared.leaving.load(Ordering::Acquire)
+    }
+
+    /// Has all that there is held for the next switch. No worker is in the port any more.
+    pub(super) fn leave(mut self) {
+        let chip = self.served.as_ref().map(|served| served.session.end()).unwrap_or_default();
+        if let Some(keeping) = &self.keeping
+            && let Err(why) = keeping.put(&self.keeper, self.served.as_ref(), chip)
+        {
+            self.warn(&format!("is not handed over: {why}"));
+        }
+        // Neither shut down nor reset: the process ends.
+        std::mem::forget(self.served.take());
+    }
+
+    /// Has the port held as it is now. Where that cannot be, nothing of it is: what was held before
+    /// is not true any more.
+    pub(super) fn keep(&self) {
+        let Some(keeping) = &self.keeping else { return };
+        let done = keeping.put(&self.keeper, self.served.as_ref(), Vec::new());
+        if done.is_err() {
+            let _ = keeping.forget();
+        }
+        self.shared.set_held(done);
+    }
+
+    /// Has the holder know what a control message has done, before it is answered.
+    pub(super) fn keep_next(&mut self) {
+        if let Some(served) = &mut self.served {
+            let taken = served.connection.journal().map_or(0, Journal::controls);
+            served.controls = taken.wrapping_add(1);
+        }
+        self.keep();
+    }
+
+    /// Goes on with the client of a switch that has died, with a chip that is reset.
+    pub(super) fn adopt(&mut self, found: FoundClient) {
+        let FoundClient { sock, client, regions, interrupts, chip } = found;
+        let deadly = client.is_deadly();
+        let Client { socket, journal, area, version, controls, adopted, deaths, .. } = client;
+        // `sock` has it too.
+        drop(socket);
+        let [page, read, write] = journal.map(Arc::new);
+        let journal = Journal::adopt(page, [read, write]);
+        let mut connection = Connection::new(sock, journal.as_ref().ok().cloned());
+        let found = Found {
+            version,
+            done_before: false,
+            late: 0,
+            config: [0; COPIED],
+            regions,
+            interrupts,
+            chip,
+        };
+        let session = match journal {
+            Err(e) => Err(e.to_string()),
+            Ok(_) if deadly => Err("switches have died of it, one after the other".to_owned()),
+            Ok(_) => self.resume(&mut connection, area, controls, found),
+        };
+        let session = match session {
+            Ok(session) => session,
+            Err(why) => {
+                self.warn(&format!("its VM's NIC is lost with the switch that has died: {why}"));
+                // The holder must not be the last that has its socket.
+                self.keep();
+                drop(connection);
+                return;
+            }
+        };
+        let exact = session.is_exact();
+        let deaths = if exact { 0 } else { deaths.saturating_add(1) };
+        let adopted = adopted.saturating_add(1);
+        let replies = Replies::default();
+        *self.shared.memory() = session.memory();
+        self.served = Some(Served { connection, session, replies, controls, adopted, deaths });
+        // A state that was gone on with is not true any more.
+        self.keep();
+        self.served.iter().for_each(|served| served.session.begin());
+        self.shared.set_adopted(adopted, exact);
+        self.log_adopted(exact);
+        if exact {
+            self.port().nic().set_link(self.link);
+        } else {
+            self.port().nic().set_link(false);
+            let now = Instant::now();
+            (self.plug_in, self.proven) = (Some(now + UNPLUGGED), Some(now + TRIAL));
+            self.served.iter().for_each(|served| served.session.raise_all());
+        }
+        (self.changed)();
+    }
+
+    fn log_adopted(&mut self, exact: bool) {
+        if exact {
+            log::info!("{}: goes on with the VM of the switch before", self.name);
+            return;
+        }
+        self.warn(&format!(
+            "goes on with the VM of the switch that has died; its chip is reset and its cable out \
+             for {} ms",
+            UNPLUGGED.as_millis()
+        ));
+    }
+
+    /// Finishes what was begun, and has the NIC and the interrupts that the client knows.
+    fn resume(
+        &self,
+        connection: &mut Connection<Frames>,
+        area: Option<OwnedFd>,
+        controls: u64,
+        mut found: Found,
+    ) -> Result<Session, String> {
+        connection.recover(&self.waker).map_err(|e| error_chain(&e))?;
+        let journal = connection.journal().ok_or("it has no journal")?;
+        found.done_before = controls == journal.controls().wrapping_add(1);
+        found.config = journal.copied();
+        let silence = Duration::from_nanos(monotonic().saturating_sub(journal.last_alive()));
+        if silence >= LATE {
+            found.late = connection.waiting().map_err(|e| error_chain(&e))?;
+        }
+        let port = Arc::clone(&self.shared.port);
+        let adopt = |area| self.areas.adopt(area).map_err(|e| format!("its registers: {e}"));
+        if found.chip.is_empty() {
+            let area = adopt(area)?;
+            return Session::adopt(port, area, self.files, found).map_err(|e| error_chain(&e));
+        }
+        // The guest's stores to registers that it has mapped are newer than what was saved of them.
+        let mut session =
+            Session::adopt(port, None, self.files, found).map_err(|e| error_chain(&e))?;
+        session.set_area(adopt(area)?);
+        Ok(session)
+    }
+}
