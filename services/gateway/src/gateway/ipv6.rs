@@ -53,7 +53,7 @@ impl Gateway {
         }
         let local = Network6::local().contains(from);
         let is_own = from == self.local();
-        if is_own || !network.is_for_hosts(from) && !(local && own) {
+        if is_own || !(network.is_for_hosts(from) || local && own) {
             return To::Refused(Reason::Foreign);
         }
         // Who sends is seen, but need not be asked for: nothing depends on it here.

@@ -119,7 +119,7 @@ impl Fragments {
     ) -> Result<Option<Vec<u8>>, Reason> {
         let Fragment { from, to, protocol, id, .. } = *part;
         let header = if from.is_ipv4() { 20 } else { 40 };
-        let odd = !part.is_last && part.data.len() % 8 != 0;
+        let odd = !part.is_last && !part.data.len().is_multiple_of(8);
         if odd || part.data.is_empty() || part.at + part.data.len() + header > LONGEST {
             return Err(Reason::Malformed);
         }

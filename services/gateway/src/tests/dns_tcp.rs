@@ -132,7 +132,7 @@ fn other_questions_go_on_by_tcp_and_long_answers_come_back() {
         asking.exchange();
     }
     let got = asking.answers().pop().unwrap();
-    assert_eq!((got.len(), &got[..2], &got[2..] == &answer[2..]), (60_000, &[0, 7][..], true));
+    assert_eq!((got.len(), &got[..2], got[2..] == answer[2..]), (60_000, &[0, 7][..], true));
     assert_eq!(asking.lan.counters().answered.get("dns-forwarded"), Some(&1));
 }
 
