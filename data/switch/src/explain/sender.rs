@@ -9,6 +9,7 @@ use crate::fdb::WouldLearn;
 use crate::forward::Way;
 use crate::meter::covered;
 use crate::policy::Domain;
+use crate::snooping;
 
 impl Trace<'_> {
     /// `Forwarder::breath` and `Pass::admit`. A frame without tokens is followed further: whoever
@@ -57,6 +58,15 @@ impl Trace<'_> {
                 self.outcome.settings = deciding(source_check, head, len);
                 Err(self.refuse(reason, Finding::ClaimRefused(fault)))
             }
+        }
+    }
+
+    /// `check_member`.
+    pub(super) fn guard(&mut self) -> Result<(), End> {
+        let guarded = self.policy().joined_only;
+        match snooping::guard(self.frame()).err().filter(|_| guarded) {
+            Some(reason) => Err(self.refuse(reason, Finding::Query)),
+            None => Ok(()),
         }
     }
 
