@@ -13,18 +13,19 @@ impl Pass<'_> {
     pub(super) fn flood(&mut self, batch: &mut Batch<'_>, run: Range<usize>) {
         let domain = self.state.domains.last().copied().unwrap_or_default();
         if self.are_alike(batch, run.start) {
-            return self.to_all(batch, run, domain, None);
+            return self.for_all(batch, run, domain, None);
         }
         for i in run {
             let cast = self.look(batch, i, domain);
-            self.to_all(batch, i..i + 1, domain, Some(cast));
+            self.for_all(batch, i..i + 1, domain, Some(cast));
         }
     }
 
     /// True if all frames to many with the MAC addresses of frame `i` are for the same ports.
     #[inline]
     fn are_alike(&self, batch: &Batch<'_>, i: usize) -> bool {
-        !self.table.teams() && !(self.table.snoops() && batch.macs(i).0.is_group())
+        let snooped = || self.table.snoops() && batch.macs(i).0.is_group();
+        !(self.table.teams() || snooped())
     }
 
     /// Whom frame `i` is for, as far as multicast groups decide. Hears what it says about them.
@@ -40,7 +41,7 @@ impl Pass<'_> {
 
     /// Appends `run` to the lists of all who may have it; if it is one frame for some of them, of
     /// those.
-    fn to_all(
+    fn for_all(
         &mut self,
         batch: &mut Batch<'_>,
         run: Range<usize>,
