@@ -109,7 +109,7 @@ fn pass(from: &mut Nic<'_>, to: &mut Nic<'_>, first: u64, count: u64) {
     let mut bytes = vec![0; 2048];
     let numbered = |n| frame(mac(2, 0), mac(1, 0), n, 60);
     let arrived = settles(|| {
-        // No more than there is room for: a full receiver is waited for, and then frames are dropped.
+        // No more than there is room for: what a full receiver does not take is dropped.
         while sent < (first + count).min(got + 64) && (from.free_slots() > 0 || from.reap() > 0) {
             let Some(slot) = from.next() else { break };
             from.set_offload(slot, Offload::default());

@@ -84,13 +84,9 @@ async fn dispatch(
         | Route::GetLimit(_)
         | Route::SetLimit(_)
         | Route::RemoveLimit(_)
-        | Route::Apply => limits::answer(route, body, control).await,
-        Route::Generation => json(StatusCode::OK, &ask(control, Action::GetGeneration).await?),
-        Route::Events => {
-            let (listener, hello) = ask(control, Action::Listen).await?;
-            let body = AnswerBody::events(EventStream::new(listener, &hello));
-            Ok(respond(StatusCode::OK, "text/event-stream", body))
-        }
+        | Route::Apply
+        | Route::Generation => limits::answer(route, body, control).await,
+        Route::Events => listen(control).await,
         Route::GetSflow => json(StatusCode::OK, &ask(control, Action::GetSflow).await?),
         Route::SetSflow => export(Some(body), control).await,
         Route::RemoveSflow => export(None, control).await,
@@ -110,11 +106,20 @@ async fn dispatch(
         Route::Explain => what_if(body, control).await,
         Route::VmArgs(name) => how_to_attach(&name, query, control).await,
         Route::OpenApi => Ok(respond(StatusCode::OK, "application/json", OPENAPI.to_owned())),
-        Route::Metrics => {
-            let text = prometheus(&ask(control, Action::Stats).await?);
-            Ok(respond(StatusCode::OK, "text/plain; version=0.0.4", text))
-        }
+        Route::Metrics => metrics(control).await,
     }
+}
+
+/// What happens from now on, until the client hangs up.
+async fn listen(control: &Sender<Action>) -> Result<Answer, Refusal> {
+    let (listener, hello) = ask(control, Action::Listen).await?;
+    let body = AnswerBody::events(EventStream::new(listener, &hello));
+    Ok(respond(StatusCode::OK, "text/event-stream", body))
+}
+
+async fn metrics(control: &Sender<Action>) -> Result<Answer, Refusal> {
+    let text = prometheus(&ask(control, Action::Stats).await?);
+    Ok(respond(StatusCode::OK, "text/plain; version=0.0.4", text))
 }
 
 async fn add_port(body: &[u8], control: &Sender<Action>) -> Result<Answer, Refusal> {

@@ -40,6 +40,7 @@ pub(super) async fn answer(
             let make = |reply| Action::Apply(Box::new(config), dry_run, generation, reply);
             json(StatusCode::OK, &ask(control, make).await?)
         }
+        Route::Generation => json(StatusCode::OK, &ask(control, Action::GetGeneration).await?),
         _ => {
             let limits = ask(control, Action::ListLimits).await?;
             json(StatusCode::OK, &LimitList { limits })

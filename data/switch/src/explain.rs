@@ -162,6 +162,7 @@ impl Trace<'_> {
         let domain = self.domain()?;
         self.outcome.domain = domain;
         self.claims()?;
+        self.guard()?;
         self.source(domain)?;
         let at = self.learning(domain)?;
         let way = self.destination(domain, at)?;

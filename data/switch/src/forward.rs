@@ -17,10 +17,10 @@ use crate::policy::retag::Retagged;
 use crate::policy::same_verdict::Alike;
 use crate::policy::{Budget, Domain, Policy};
 use crate::software_offload::Finished;
-use crate::{Entry, MAX_PORTS, PortId, Switch, Table, frame_lists, meter};
+use crate::{Entry, MAX_PORTS, PortId, Switch, Table, frame_lists, meter, snooping};
 
 mod deliver;
-pub(crate) mod flood;
+mod flood;
 mod limits;
 pub(crate) mod too_long;
 
@@ -182,12 +182,19 @@ fn check_frame(policy: &Policy, batch: &Batch<'_>, i: usize) -> (Domain, Result<
     }
 }
 
-/// [`check_frame`] of the first frame of `run`, and how many frames from it on are judged alike.
+/// [`check_frame`] of a port that is restricted to what it joined.
+fn check_member(policy: &Policy, batch: &Batch<'_>, i: usize) -> (Domain, Result<(), Reason>) {
+    let (domain, checked) = check_frame(policy, batch, i);
+    (domain, checked.and_then(|()| snooping::guard(batch_frame(batch, i))))
+}
+
+/// `check_frame` of the first frame of `run`, and how many frames from it on are judged alike.
 #[inline]
 fn check_run(
     policy: &Policy,
     batch: &Batch<'_>,
     run: Range<usize>,
+    check_frame: impl Fn(&Policy, &Batch<'_>, usize) -> (Domain, Result<(), Reason>),
 ) -> (Domain, Result<(), Reason>, usize) {
     let first = check_frame(policy, batch, run.start);
     let fields = Alike::of(batch.head(run.start));
@@ -247,8 +254,11 @@ impl Pass<'_> {
     fn classify(&mut self, batch: &mut Batch<'_>, admitted: usize) {
         self.state.ways.clear();
         self.state.domains.clear();
+        if self.entry.policy.joined_only {
+            return self.classify_each(batch, admitted, check_member);
+        }
         if self.entry.policy.looks_at_each() || !self.table.all_open() {
-            return self.classify_each(batch, admitted);
+            return self.classify_each(batch, admitted, check_frame);
         }
         self.prefetch(batch);
         let (mut last_src, mut source_ok) = (Mac::default(), Err(Reason::BadSource));
@@ -268,7 +278,12 @@ impl Pass<'_> {
 
     /// [`Pass::classify`] for policies that depend on more than the MAC addresses: each frame is
     /// looked at, and equal frames that pass are looked up together.
-    fn classify_each(&mut self, batch: &mut Batch<'_>, admitted: usize) {
+    fn classify_each(
+        &mut self,
+        batch: &mut Batch<'_>,
+        admitted: usize,
+        check: impl Fn(&Policy, &Batch<'_>, usize) -> (Domain, Result<(), Reason>) + Copy,
+    ) {
         self.state.hashes.clear();
         let policy = &*self.entry.policy;
         let mut last = None;
@@ -276,7 +291,7 @@ impl Pass<'_> {
         let mut i = 0;
         while i < admitted {
             let run = batch.run(i).clamp(1, admitted - i);
-            let (domain, checked, alike) = check_run(policy, batch, i..i + run);
+            let (domain, checked, alike) = check_run(policy, batch, i..i + run, check);
             let key = (batch.macs(i), domain);
             if last != Some(key) && checked.is_ok() {
                 last = Some(key);

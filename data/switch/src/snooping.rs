@@ -148,24 +148,17 @@ impl Snooping {
         }
     }
 
-    /// Which ports a frame from a port with `policy` to a group address is for, and what it says.
-    /// Changes nothing.
-    ///
-    /// # Errors
-    /// [`Reason::MulticastGuard`] if it is a query, or what could be one, from a port that is
-    /// restricted to what it joined: such a port is no router.
+    /// Which ports a frame to a group address is for, and what it says. Changes nothing.
     pub(crate) fn look<'h>(
         &self,
-        policy: &Policy,
         (head, len): (&'h [u8], usize),
         domain: Domain,
         now: u64,
-    ) -> Result<(Cast, Said<'h>), Reason> {
+    ) -> (Cast, Said<'h>) {
         let headers = Headers::parse(head, len);
         let said = Said { message: headers.membership(head), network: headers.network };
         let cast = match said.message {
             Some(Membership::Report(_)) => Cast::Routers,
-            Some(_) if policy.joined_only => return Err(Reason::MulticastGuard),
             Some(_) => Cast::All,
             None => {
                 let group = headers.addresses(head).map(|(_, to)| to).filter(|to| is_kept(to));
@@ -173,7 +166,7 @@ impl Snooping {
                 known.map_or(Cast::All, |group| Cast::Members(self.group(group, domain)))
             }
         };
-        Ok((cast, said))
+        (cast, said)
     }
 
     /// A frame that says this came from `port`.
@@ -386,6 +379,18 @@ impl Snooping {
         let queriers = queriers.flat_map(|q| [&q.answered, &q.gone]);
         let all = words.chain(queriers).map(|word| word.load(Ordering::Relaxed));
         all.filter(|word| *word != 0).collect()
+    }
+}
+
+/// Whether a port that is restricted to what it joined, and so is no router, may send a frame, to
+/// whomever it is addressed: a router hears queries in frames to itself, too.
+///
+/// # Errors
+/// [`Reason::MulticastGuard`] if it is a query, or what could be one.
+pub(crate) fn guard((head, len): (&[u8], usize)) -> Result<(), Reason> {
+    match Headers::parse(head, len).membership(head) {
+        Some(Membership::Query(_) | Membership::Unclear) => Err(Reason::MulticastGuard),
+        Some(Membership::Report(_)) | None => Ok(()),
     }
 }
 

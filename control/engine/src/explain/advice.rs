@@ -68,27 +68,9 @@ impl Known<'_> {
                 ),
             ),
             Reason::Isolated => self.isolated(source, explanation),
-            Reason::Unknown => (
-                self.keys(by, &["unknown"]),
-                format!(
-                    "the destination must send a frame first, or be pinned (`macs=`, `vmlan fdb \
-                     add`); to flood: `vmlan port set {name} unknown=`"
-                ),
-            ),
-            Reason::Reserved => (
-                None,
-                format!(
-                    "nothing: no bridge passes it on; for a lab: `vmlan port set {name} \
-                     reserved=pass`"
-                ),
-            ),
-            Reason::MulticastGuard => (
-                self.keys(by, &["multicast"]),
-                format!(
-                    "queriers and routers belong on ports that get all groups: `vmlan port set \
-                     {name} multicast=`"
-                ),
-            ),
+            Reason::Unknown | Reason::Reserved | Reason::MulticastGuard => {
+                self.not_for_all(reason, by)
+            }
             Reason::Storm => (
                 self.keys(by, &["broadcast_frames", "multicast_frames", "unknown_frames"]),
                 "wait: it may send more in a moment; if it must send more, raise the key".into(),
@@ -112,6 +94,34 @@ impl Known<'_> {
             Reason::NotAllowed => self.pinned(explanation),
             Reason::NoReceiver => self.nobody(source, explanation),
             other => (None, plain(other).into()),
+        }
+    }
+
+    /// Frames that are not passed on to all.
+    fn not_for_all(&self, reason: Reason, by: PortId) -> Fix {
+        let name = self.name(by);
+        match reason {
+            Reason::Unknown => (
+                self.keys(by, &["unknown"]),
+                format!(
+                    "the destination must send a frame first, or be pinned (`macs=`, `vmlan fdb \
+                     add`); to flood: `vmlan port set {name} unknown=`"
+                ),
+            ),
+            Reason::Reserved => (
+                None,
+                format!(
+                    "nothing: no bridge passes it on; for a lab: `vmlan port set {name} \
+                     reserved=pass`"
+                ),
+            ),
+            _ => (
+                self.keys(by, &["multicast"]),
+                format!(
+                    "queriers and routers belong on ports that get all groups: `vmlan port set \
+                     {name} multicast=`"
+                ),
+            ),
         }
     }
 

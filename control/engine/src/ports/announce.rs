@@ -10,12 +10,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use vmlan_frame::Mac;
 use vmlan_frame::headers::announcement;
+use vmlan_switch::Table;
 use vmlan_switch::policy::{Domain, Form, Vlan};
-use vmlan_switch::{PortId, Table};
 
 use super::open::Opened;
 use super::{Entry, Ports};
@@ -95,45 +96,43 @@ impl Ports {
     #[must_use]
     pub fn announce(&mut self) -> Option<Duration> {
         let now = self.workers.now();
-        let up = |is: &dyn Fn(&Entry) -> bool| {
-            let up = self.entries.iter().filter(|e| e.id.is_some() && e.is_up() && is(e));
-            up.map(|e| e.name.clone()).collect::<BTreeSet<_>>()
-        };
-        let uplinks = up(&|e| self.hears_announcements(e));
-        let guests = if uplinks.is_empty() { BTreeSet::new() } else { up(&|e| self.is_guest(e)) };
+        let hearing = self.hearing();
+        let up = |e: &&Entry| e.id.is_some() && e.is_up();
+        let uplinks: BTreeSet<_> = hearing.iter().copied().filter(up).map(|e| &e.name).collect();
+        let guest = |e: &&Entry| up(e) && is_guest(e) && !uplinks.contains(&e.name);
+        let guests = self.entries.iter().filter(|e| !uplinks.is_empty() && guest(e));
+        let guests = guests.map(|e| e.name.clone()).collect();
+        let uplinks = uplinks.into_iter().cloned().collect();
         self.announcer.look(guests, uplinks, now);
         let due = self.announcer.due(now);
         if !due.is_empty() {
-            let table = self.workers.table();
+            let (table, uplinks) = (self.workers.table(), self.hearing());
             for entry in due.iter().filter_map(|name| self.find(name)).map(|i| &self.entries[i]) {
-                self.announce_one(entry, &table);
+                self.announce_one(entry, &uplinks, &table);
             }
         }
         self.announcer.wait(now).map(Duration::from_nanos)
     }
 
-    /// True for ports behind which a guest is.
-    fn is_guest(&self, entry: &Entry) -> bool {
-        let kind = entry.address.kind();
-        matches!(kind, Kind::VhostUser | Kind::VfioUser | Kind::Stream)
-            && !entry.address.policy().is_watcher()
-            && !self.hears_announcements(entry)
-    }
-
-    /// True for uplinks: those that say so, TAP devices, and ports that others name.
-    fn hears_announcements(&self, entry: &Entry) -> bool {
-        let named = |e: &Entry| e.address.policy().uplink.as_ref() == Some(&entry.name);
-        let policy = entry.address.policy();
-        let usual = || entry.address.kind() == Kind::Tap || self.entries.iter().any(named);
-        !policy.is_watcher() && policy.announce.unwrap_or_else(usual)
+    /// The uplinks that hear announcements: those that say so, TAP devices, and ports that others
+    /// name.
+    fn hearing(&self) -> Vec<&Entry> {
+        let named = self.entries.iter().filter_map(|e| e.address.policy().uplink.as_ref());
+        let named: BTreeSet<_> = named.collect();
+        let hears = |e: &&Entry| {
+            let usual = || e.address.kind() == Kind::Tap || named.contains(&e.name);
+            let policy = e.address.policy();
+            e.id.is_some() && !policy.is_watcher() && policy.announce.unwrap_or_else(usual)
+        };
+        self.entries.iter().filter(hears).collect()
     }
 
     /// Sends what announces the guest of `entry` to all uplinks that it may send to.
-    fn announce_one(&self, entry: &Entry, table: &Table) {
+    fn announce_one(&self, entry: &Entry, uplinks: &[&Entry], table: &Table) {
         let Some((id, own)) = entry.id.and_then(|id| Some((id, table.get(id)?))) else { return };
         let ip = self.one_address(entry);
-        for (mac, domain) in self.addresses_of(entry, id, &own.policy.vlan) {
-            for uplink in self.entries.iter().filter(|e| self.hears_announcements(e)) {
+        for (mac, domain) in Self::addresses_of(entry, &own.policy.vlan) {
+            for uplink in uplinks {
                 let Some(to) = uplink.id.filter(|to| *to != id) else { continue };
                 let form = table.form_of_flood((id, &own.policy), domain, to);
                 if let Some(form) = form {
@@ -144,11 +143,10 @@ impl Ports {
         }
     }
 
-    /// MAC addresses that are known to be the guest's: those of its `macs` and its NIC, and those
-    /// that were learned by now.
-    fn addresses_of(&self, entry: &Entry, id: PortId, vlan: &Vlan) -> Vec<(Mac, Domain)> {
-        let known = self.switch.fdb().list().into_iter().filter(|line| line.port == id);
-        let mut all: Vec<_> = known.map(|line| (line.mac, line.domain)).take(MOST).collect();
+    /// MAC addresses that are known to be the guest's: those of its `macs`, the one seen first, and
+    /// that of its NIC.
+    fn addresses_of(entry: &Entry, vlan: &Vlan) -> Vec<(Mac, Domain)> {
+        let mut all: Vec<_> = entry.kept.pins().iter().copied().take(MOST).collect();
         let nic = match entry.address.spec() {
             Spec::VhostUser(spec) => spec.mac,
             Spec::VfioUser(spec) => Some(spec.mac.unwrap_or_else(|| nic_mac_of(&entry.name))),
@@ -162,7 +160,13 @@ impl Ports {
             Vlan::Qinq(vid) => Some(Domain::service(*vid)),
             Vlan::QinqTrunk(_) => None,
         };
-        all.extend(nic.zip(domain).filter(|known| !all.contains(known)));
+        let first = entry.kept.first.0.load(Ordering::Relaxed);
+        let first = Some(Mac::from_bits(first)).filter(|mac| *mac != Mac::default());
+        for known in [nic, first].into_iter().flatten().filter_map(|mac| Some((mac, domain?))) {
+            if !all.contains(&known) {
+                all.push(known);
+            }
+        }
         all
     }
 
@@ -187,6 +191,13 @@ impl Ports {
             _ => None,
         }
     }
+}
+
+/// True for ports behind which a guest is, if they are no uplinks.
+fn is_guest(entry: &Entry) -> bool {
+    let kind = entry.address.kind();
+    matches!(kind, Kind::VhostUser | Kind::VfioUser | Kind::Stream)
+        && !entry.address.policy().is_watcher()
 }
 
 /// The frame as a port sees it that carries its domain in this form.

@@ -94,6 +94,11 @@ impl Kept {
         self.first.0.store(0, Ordering::Relaxed);
     }
 
+    /// The addresses that its `macs` pin to it.
+    pub(super) fn pins(&self) -> &[(Mac, Domain)] {
+        &self.pins
+    }
+
     pub(super) fn policy(&self) -> Option<&Arc<Policy>> {
         self.made.as_ref().map(|(_, policy)| policy)
     }

@@ -10,6 +10,9 @@ use vmlan_switch::{PortId, Table};
 
 use super::lock;
 
+/// Frames that may wait for a worker.
+const MOST_ERRANDS: usize = 1024;
+
 /// All that a worker needs to know of the switch's ports.
 pub(super) struct Assignment {
     pub(super) table: Arc<Table>,
@@ -88,9 +91,13 @@ impl Mailbox {
         self.refresh();
     }
 
-    /// Has the worker send a frame to a port.
+    /// Has the worker send a frame to a port; not if many wait for it already.
     pub(super) fn send(&self, to: PortId, frame: Vec<u8>) {
-        lock(&self.errands).push((to, frame));
+        let mut errands = lock(&self.errands);
+        if errands.len() < MOST_ERRANDS {
+            errands.push((to, frame));
+        }
+        drop(errands);
         self.refresh();
     }
 

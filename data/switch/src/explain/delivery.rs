@@ -5,7 +5,6 @@ use vmlan_frame::{Counters, Reason};
 
 use super::{End, Fate, Finding, Receiver, Tags, Trace, Verdict};
 use crate::forward::Way;
-use crate::forward::flood::is_multicast;
 use crate::forward::too_long::exceeds;
 use crate::meter::{budget_to, covered, in_bits};
 use crate::policy::retag::Retagged;
@@ -16,7 +15,7 @@ use crate::{Entry, PortId};
 impl Trace<'_> {
     /// `Pass::flood`.
     pub(super) fn flood(&mut self, domain: Domain) -> Result<Vec<Receiver>, End> {
-        let cast = self.cast(domain)?;
+        let cast = self.cast(domain);
         let (mut receivers, mut refused) = (Vec::new(), false);
         let (table, source) = (self.table, self.source);
         for port in table.members().iter().copied().filter(|p| *p != source) {
@@ -44,23 +43,18 @@ impl Trace<'_> {
         })
     }
 
-    /// `Pass::multicast`, except for what is heard.
-    fn cast(&mut self, domain: Domain) -> Result<Cast, End> {
-        if !self.table.snoops() || !is_multicast(self.batch.macs(0).0) {
-            return Ok(Cast::All);
+    /// `Pass::look`, except for what is heard.
+    fn cast(&mut self, domain: Domain) -> Cast {
+        if !self.table.snoops() || !self.batch.macs(0).0.is_group() {
+            return Cast::All;
         }
-        match self.switch.snooping.look(self.policy(), self.frame(), domain, self.now) {
-            Ok((cast, _)) => {
-                let finding = match cast {
-                    Cast::All => Finding::Multicast,
-                    Cast::Routers => Finding::Report,
-                    Cast::Members(_) => Finding::Members,
-                };
-                self.pass(finding);
-                Ok(cast)
-            }
-            Err(reason) => Err(self.refuse(reason, Finding::Query)),
-        }
+        let (cast, _) = self.switch.snooping.look(self.frame(), domain, self.now);
+        self.pass(match cast {
+            Cast::All => Finding::Multicast,
+            Cast::Routers => Finding::Report,
+            Cast::Members(_) => Finding::Members,
+        });
+        cast
     }
 
     /// Why a frame to all is not for `port`.
@@ -127,7 +121,9 @@ impl Trace<'_> {
         let (head, len) = self.frame();
         let mut frame = [0; TOO_BIG];
         let size = too_big(head, len, mtu, &mut frame);
-        let may = self.outcome.answer.is_none() && self.switch.told.may(self.source, self.now);
+        let may = self.outcome.answer.is_none()
+            && self.entry.port.is_up()
+            && self.switch.told.may(self.source, self.now);
         if let Some(answer) = size.filter(|_| may).and_then(|size| frame.get(..size)) {
             self.outcome.answer = Some(answer.to_vec());
         }

@@ -9,6 +9,7 @@ use crate::fdb::WouldLearn;
 use crate::forward::Way;
 use crate::meter::covered;
 use crate::policy::Domain;
+use crate::snooping;
 
 impl Trace<'_> {
     /// `Forwarder::breath` and `Pass::admit`. A frame without tokens is followed further: whoever
@@ -57,6 +58,15 @@ impl Trace<'_> {
                 self.outcome.settings = deciding(source_check, head, len);
                 Err(self.refuse(reason, Finding::ClaimRefused(fault)))
             }
+        }
+    }
+
+    /// `check_member`.
+    pub(super) fn guard(&mut self) -> Result<(), End> {
+        let guarded = self.policy().joined_only;
+        match snooping::guard(self.frame()).err().filter(|_| guarded) {
+            Some(reason) => Err(self.refuse(reason, Finding::Query)),
+            None => Ok(()),
         }
     }
 
@@ -109,11 +119,11 @@ impl Trace<'_> {
         let (dst, src) = self.batch.macs(0);
         if dst.is_group() {
             let place = if dst.is_reserved() { Place::Reserved } else { Place::Group };
-            return self.to_all(self.policy().way_to_group(dst), dst, place);
+            return self.for_all(self.policy().way_to_group(dst), dst, place);
         }
         let found = if dst == src { source_at } else { self.switch.fdb.lookup(dst, domain) };
         let Some(port) = found else {
-            return self.to_all(self.policy().way_to_unknown(), dst, Place::Unknown);
+            return self.for_all(self.policy().way_to_unknown(), dst, Place::Unknown);
         };
         let mut way = self.table.way_to(self.as_source(), domain, port);
         let team = if let Way::Team(port) = way { Some(port) } else { None };
@@ -130,7 +140,7 @@ impl Trace<'_> {
                 return Err(self.refuse(Reason::SamePort, finding));
             }
             Way::Flood | Way::Drop(Reason::Unknown) => {
-                return self.to_all(way, dst, Place::OutsideDomain(port));
+                return self.for_all(way, dst, Place::OutsideDomain(port));
             }
             Way::Drop(reason) => {
                 self.pass(Finding::Destination(dst, Place::Behind(port)));
@@ -151,7 +161,7 @@ impl Trace<'_> {
     }
 
     /// Whether a frame to `dst`, which is at no single port, goes to all.
-    fn to_all(&mut self, way: Way, dst: Mac, place: Place) -> Result<Way, End> {
+    fn for_all(&mut self, way: Way, dst: Mac, place: Place) -> Result<Way, End> {
         let finding = Finding::Destination(dst, place);
         if let Way::Drop(reason) = way {
             return Err(self.refuse(reason, finding));

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use vmlan_frame::{Batch, Mac, Reason};
+use vmlan_frame::{Batch, Reason};
 
 use super::{Pass, batch_frame};
 use crate::PortId;
@@ -13,36 +13,35 @@ impl Pass<'_> {
     pub(super) fn flood(&mut self, batch: &mut Batch<'_>, run: Range<usize>) {
         let domain = self.state.domains.last().copied().unwrap_or_default();
         if self.are_alike(batch, run.start) {
-            return self.to_all(batch, run, domain, None);
+            return self.for_all(batch, run, domain, None);
         }
         for i in run {
-            match self.look(batch, i, domain) {
-                Ok(cast) => self.to_all(batch, i..i + 1, domain, Some(cast)),
-                Err(reason) => self.drop_at_source(batch, i..i + 1, reason),
-            }
+            let cast = self.look(batch, i, domain);
+            self.for_all(batch, i..i + 1, domain, Some(cast));
         }
     }
 
     /// True if all frames to many with the MAC addresses of frame `i` are for the same ports.
     #[inline]
     fn are_alike(&self, batch: &Batch<'_>, i: usize) -> bool {
-        !self.table.teams() && !(self.table.snoops() && is_multicast(batch.macs(i).0))
+        let snooped = || self.table.snoops() && batch.macs(i).0.is_group();
+        !(self.table.teams() || snooped())
     }
 
     /// Whom frame `i` is for, as far as multicast groups decide. Hears what it says about them.
-    fn look(&self, batch: &Batch<'_>, i: usize, domain: Domain) -> Result<Cast, Reason> {
-        if !self.table.snoops() || !is_multicast(batch.macs(i).0) {
-            return Ok(Cast::All);
+    fn look(&self, batch: &Batch<'_>, i: usize, domain: Domain) -> Cast {
+        if !self.table.snoops() || !batch.macs(i).0.is_group() {
+            return Cast::All;
         }
         let (policy, snooping) = (&*self.entry.policy, &self.switch.snooping);
-        let (cast, said) = snooping.look(policy, batch_frame(batch, i), domain, self.now)?;
+        let (cast, said) = snooping.look(batch_frame(batch, i), domain, self.now);
         snooping.hear(said, (self.source, policy), domain, self.now);
-        Ok(cast)
+        cast
     }
 
     /// Appends `run` to the lists of all who may have it; if it is one frame for some of them, of
     /// those.
-    fn to_all(
+    fn for_all(
         &mut self,
         batch: &mut Batch<'_>,
         run: Range<usize>,
@@ -83,15 +82,7 @@ impl Pass<'_> {
     /// True if frame `i`, which was for all, has gone to `port`.
     pub(crate) fn flooded(&self, batch: &Batch<'_>, i: usize, port: PortId) -> bool {
         let domain = self.state.domains.get(i).copied().unwrap_or_default();
-        let gets = || {
-            let cast = self.look(batch, i, domain);
-            cast.is_ok_and(|cast| self.gets(batch, i, port, cast))
-        };
+        let gets = || self.gets(batch, i, port, self.look(batch, i, domain));
         self.floods_to(port, domain) == Some(true) && (self.are_alike(batch, i) || gets())
     }
-}
-
-/// True for group addresses that are not for all.
-pub(crate) fn is_multicast(dst: Mac) -> bool {
-    dst.is_group() && dst != Mac::BROADCAST
 }

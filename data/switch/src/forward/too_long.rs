@@ -81,7 +81,7 @@ impl Pass<'_> {
         let (head, len) = batch_frame(batch, i);
         let mut frame = [0; TOO_BIG];
         let told = &self.switch.told;
-        if !told.may(self.source, self.now) {
+        if !self.entry.port.is_up() || !told.may(self.source, self.now) {
             return;
         }
         let Some(size) = too_big(head, len, mtu, &mut frame) else { return };

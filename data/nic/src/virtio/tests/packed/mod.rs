@@ -2,6 +2,7 @@
 
 mod flow;
 mod hostile;
+mod lines;
 mod parity;
 mod restart;
 
