@@ -253,11 +253,11 @@ impl<F: Framing> Connection<F> {
         let ours = !self.fds.is_empty() && self.fds_end <= end;
         let fds = if ours { std::mem::take(&mut self.fds) } else { Vec::new() };
         self.start = end;
-        if end == self.end && self.journal.is_none() {
-            (self.start, self.end) = (0, 0);
-        }
         if end == self.end {
             self.started = None;
+            if self.journal.is_none() {
+                (self.start, self.end) = (0, 0);
+            }
         }
         let body = self.buf.get(start + F::HEADER..end).unwrap_or_default();
         Message { header, body, fds }
