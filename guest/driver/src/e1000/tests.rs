@@ -388,3 +388,17 @@ fn after_a_failure_registers_are_ones_and_another_chip_can_go_on() {
     let mut batch = nic.batch();
     assert_eq!(take(&mut nic, &mut batch, 9), [frame(77)]);
 }
+
+#[test]
+fn extended_descriptors_say_it_in_other_places() {
+    use super::descriptor::ExtendedDescriptor as Extended;
+    use crate::chip::{Report, RxFormat};
+    let done = 64 << 32 | 3;
+    assert!(Extended::is_done(done) && Extended::is_end(done) && !Extended::is_bad(done));
+    let said = (Extended::len(done), Extended::vlan(done), Extended::checksum(done));
+    assert_eq!(said, (64, None, None));
+    assert_eq!(Extended::vlan(done | 8 | 0x6005 << 48), Some(0x6005));
+    let checksum = |bits| Extended::checksum(done | bits);
+    assert_eq!([0x20, 0x20 | 1 << 29, 0x24].map(checksum), [Some(true), Some(false), None]);
+    assert!(Extended::is_bad(done | 1 << 31) && !Extended::is_done(2));
+}
