@@ -66,7 +66,7 @@ fn grant(action: Action) {
         Action::ListForwards(reply) => yes(reply),
         Action::Stats(reply) => yes(reply),
         Action::Explain(_, _, reply) => yes(reply),
-        Action::HolderGone | Action::PortChanged | Action::Stop => {}
+        Action::HolderGone | Action::PortChanged | Action::Stop | Action::HandOver => {}
     }
 }
 
