@@ -142,7 +142,7 @@ const WANTED: [[&str; 11]; 6] = [
         "IRQ  1 63", "TX   1 885", "RX   1 44", "WAIT 1 2", "CSB  1 11",
     ],
     [
-        "MADE 1 8", "PCI  1 256", "EEPR 1 147", "PHY  1 66", "REGS 1 1152", "STAT 1 824",
+        "MADE 1 8", "PCI  1 256", "EEPR 1 147", "PHY  1 66", "REGS 1 1160", "STAT 1 824",
         "IRQ  1 114", "TX   1 968", "RX   1 84", "WAIT 1 2", "CSB  1 11",
     ],
     [
