@@ -25,7 +25,7 @@ fn flow(n: u16) -> Vec<u8> {
 }
 
 fn spread(team: &Team, can: impl Fn(PortId) -> bool) -> Vec<Chosen> {
-    (0..10_000).map(|n| flow(n)).map(|f| team.choose((&f, 60), &can)).collect()
+    (0..10_000).map(flow).map(|f| team.choose((&f, 60), &can)).collect()
 }
 
 fn count(of: &[Chosen], i: usize) -> usize {
