@@ -127,8 +127,8 @@ pub const E1000: LinuxNic = LinuxNic {
     brief: false,
 };
 
-/// 82574L and its driver e1000e, with MSI-X. Reloads try the pin, too, and not MSI: a guest that went
-/// from there to the pin has once been seen to hang.
+/// 82574L and its driver e1000e, with MSI-X. Reloads try the pin, too, and not MSI: a guest that
+/// went from there to the pin has once been seen to hang.
 pub const E1000E: LinuxNic = LinuxNic {
     name: "e1000e",
     keys: "model=e1000e",

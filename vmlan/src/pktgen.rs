@@ -42,8 +42,8 @@ ADDRESS is KIND:PLACE[,KEY=VALUE...], the port as the guest sees it; KEY alone i
       segments     descriptors of each frame: 1, 2, 4 or 8
       mtu          MTU told to the switch
       server       listen on the socket, for a port with `connect`
-      on or off, virtio's features: event_idx indirect in_order packed mrg version_1 any_layout csum
-          guest_csum tso guest_tso uso guest_uso mtu_feature; the protocol's: reply_ack
+      on or off, virtio's features: event_idx indirect in_order packed mrg version_1 any_layout
+          csum guest_csum tso guest_tso uso guest_uso mtu_feature; the protocol's: reply_ack
           mem_slots inflight status
   vfio-user: the port's UNIX socket; this plays the VMM and the guest's driver
       model        e1000 (default), e1000e, r8169, rtl8139 or vmxnet3, as the switch's port; an

@@ -134,8 +134,8 @@ impl Client {
         Ok((self.parse(&first)?, kept.into()))
     }
 
-    /// `GET /v1/events`: calls `each` with each event, in JSON, until it returns false or the switch
-    /// ends.
+    /// `GET /v1/events`: calls `each` with each event, in JSON, until that returns false or the
+    /// switch ends.
     pub fn events(&self, mut each: impl FnMut(&str) -> bool) -> Result<(), ClientError> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()

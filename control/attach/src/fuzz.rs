@@ -203,7 +203,7 @@ impl World {
         let pair = |ring: u64, value: u64| words(&[ring | value << 32]);
         let mut list = vec![
             (16, words(&[protocol::OFFERED]), 0),
-            (2, words(&[FEATURES & !(1 << 26)]), 0),
+            (2, words(&[FEATURES & !(1 << 26 | 1 << 34)]), 0),
             (37, words(&[0, 0, MEMORY, 0, 0]), 1),
         ];
         for ring in 0..2u64 {

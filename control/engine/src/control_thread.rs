@@ -135,8 +135,8 @@ enum Next {
     Hangup,
 }
 
-/// Ages the forwarding table, looks for events, and sleeps without a limit while nothing could age: no learned
-/// address, and no port from which one could be learned.
+/// Ages the forwarding table, looks for events, and sleeps without a limit while nothing could age:
+/// no learned address, and no port from which one could be learned.
 struct AgeingTimer {
     period: Duration,
     next: Option<Instant>,

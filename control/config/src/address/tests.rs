@@ -146,7 +146,7 @@ fn text_and_address_go_both_ways() {
          ra_guard,reach=all,unknown_frames=1,uplink=up0,weight=1000",
         "stream:/run/up.sock,mtu=1400",
         "tap:t,mtu=1450",
-        "tap:t,announce=off,multicast=joined,reserved=pass,steer=hash:src+ports,team=web,unknown=drop",
+        "tap:t,announce=off,multicast=joined,reserved=pass,steer=hash:src,team=web,unknown=drop",
         "tap:t,ips=leased,qinq_trunk=all,to_rate=64kbit,uplink=any",
         "tap:t,to_limit=gold,watch=a+b,watch_vlan=7",
     ] {

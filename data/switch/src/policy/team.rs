@@ -11,8 +11,8 @@
 //!
 //! Nothing passes from one member to another.
 
+use core::net::IpAddr;
 use std::fmt;
-use std::net::IpAddr;
 use std::str::FromStr;
 use std::sync::Arc;
 
