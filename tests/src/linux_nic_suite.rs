@@ -111,7 +111,7 @@ impl LinuxNicSuite<'_> {
         // of that.
         for _ in 0..8 {
             seen = self.counted()?;
-            if seen[0] == seen[1] {
+            if seen[0] == seen[1] && (seen[2].is_empty() || seen[2] == seen[0]) {
                 break;
             }
         }

@@ -213,22 +213,27 @@ impl Block for Vectored {
     }
 
     /// Clears them all, with MSI-X as well: drivers raise again, by ICS, what a read may have
-    /// taken.
+    /// taken. With CTRL_EXT.IAME a read masks what is in IAM, but only while an interrupt is
+    /// asserted: Linux enables nothing after a read that finds no INT_ASSERTED.
     fn take(&self) -> (u32, Edge) {
         let mut s = self.state();
-        let automask = if s.routing.by_read { s.routing.iam } else { 0 };
-        if s.on {
-            let asserted = if s.causes & s.mask == 0 { 0 } else { ASSERTED };
-            s.mask &= !automask;
-            (s.sent, s.prompt, s.holding) = (0, 0, 0);
-            return (std::mem::take(&mut s.causes) | asserted, Edge::None);
+        let mask = if s.on { s.mask } else { self.pin.mask() };
+        let (causes, edge) = match s.on {
+            true => {
+                (s.sent, s.prompt, s.holding) = (0, 0, 0);
+                (std::mem::take(&mut s.causes), Edge::None)
+            }
+            false => self.pin.take(),
+        };
+        if causes & mask == 0 {
+            return (causes, edge);
         }
-        let mask = self.pin.mask();
-        let (causes, edge) = self.pin.take();
-        if automask != 0 {
-            self.pin.drop_mask(automask);
+        if s.routing.by_read {
+            let iam = s.routing.iam;
+            s.mask &= !iam;
+            self.pin.drop_mask(iam);
         }
-        (causes | if causes & mask == 0 { 0 } else { ASSERTED }, edge)
+        (causes | ASSERTED, edge)
     }
 
     fn causes(&self) -> u32 {
