@@ -123,11 +123,14 @@ impl Guest {
     }
 }
 
-/// This process has `file` mapped: only a port does so here.
+/// This process has `file` mapped: only a port does so here. The device counts as well: the files
+/// here are in /dev/shm, whose inodes have numbers that memory files of the port may have too.
 fn is_mapped(file: &File) -> bool {
-    let inode = format!(" {} ", file.metadata().unwrap().ino());
+    let file = file.metadata().unwrap();
+    let (major, minor) = (rustix::fs::major(file.dev()), rustix::fs::minor(file.dev()));
+    let id = format!(" {major:02x}:{minor:02x} {} ", file.ino());
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-    maps.lines().any(|line| line.contains(&inode))
+    maps.lines().any(|line| line.contains(&id))
 }
 
 #[test]
