@@ -196,6 +196,12 @@ impl Nic for Successors {
     fn want_room(&self) -> bool {
         self.call().chip.want_room()
     }
+    fn memo(&self) -> u64 {
+        self.call().chip.memo()
+    }
+    fn lost(&self, memo: u64) {
+        self.call().chip.lost(memo);
+    }
     fn counters(&self) -> &Counters {
         self.call().chip.counters()
     }

@@ -45,6 +45,8 @@ const CONTROLS: usize = 16;
 const NEXT_CONTROLS: usize = 24;
 /// When its switch was last seen at work, in nanoseconds of the monotonic clock.
 const ALIVE: usize = 32;
+/// A word that the owner wants to be found again.
+const MEMO: usize = 40;
 /// A copy of 256 bytes that the owner wants to be found again.
 const COPY: usize = 1024;
 /// Bytes of that copy.
@@ -126,6 +128,16 @@ impl Journal {
     /// When it last was.
     pub fn last_alive(&self) -> u64 {
         self.page.u64(ALIVE, Ordering::Acquire)
+    }
+
+    /// Keeps a word.
+    pub fn set_memo(&self, memo: u64) {
+        self.page.set_u64(MEMO, memo, Ordering::Release);
+    }
+
+    /// That word.
+    pub fn memo(&self) -> u64 {
+        self.page.u64(MEMO, Ordering::Acquire)
     }
 
     /// How far the switch was that has died.

@@ -13,6 +13,7 @@ use rustix::io::Errno;
 use vmlan_frame::{Changed, Port, error_chain};
 use vmlan_keeper::{Keeper, KeeperError};
 
+use self::adopt::Flap;
 use super::Config;
 use super::area::{Area, Areas};
 use super::busy_wait::BusyWait;
@@ -102,8 +103,8 @@ pub struct Server {
     keeping: Option<Keeping>,
     /// A client whose switch has died.
     found: Option<FoundClient>,
-    /// When the cable is plugged in again.
-    plug_in: Option<Instant>,
+    /// The cable is out or in for a moment only.
+    flap: Option<Flap>,
     /// When the client that we went on with has not killed us.
     proven: Option<Instant>,
 }
@@ -145,7 +146,7 @@ impl Server {
             name: config.port_name(),
             keeping,
             found,
-            plug_in: None,
+            flap: None,
             proven: None,
         }
     }
@@ -237,7 +238,8 @@ impl Server {
         let half = self.served.as_ref().filter(|s| s.connection.is_half()).map(|_| HALF);
         let journal = self.served.as_ref().and_then(|s| s.connection.journal());
         let half = half.into_iter().chain(journal.map(|_| SIGN));
-        let deadlines = [self.plug_in, self.proven].into_iter().flatten();
+        let deadlines = [self.flap.as_ref().map(|flap| flap.until), self.proven];
+        let deadlines = deadlines.into_iter().flatten();
         let deadlines = deadlines.map(|at| at.saturating_duration_since(now));
         let others = pause.into_iter().chain(notify).chain(keeper).chain(half).chain(deadlines);
         message.into_iter().chain(others).min()
@@ -257,10 +259,8 @@ impl Server {
         if let Some(journal) = self.served.as_ref().and_then(|s| s.connection.journal()) {
             journal.note_alive(monotonic());
         }
-        if self.plug_in.is_some_and(|at| at <= now) {
-            self.plug_in = None;
-            self.port().nic().set_link(self.link);
-            self.served.iter().for_each(|served| served.session.raise_all());
+        if let Some(flap) = self.flap.take_if(|flap| flap.until <= now) {
+            self.flap = self.next_flap(&flap, now);
         }
         if self.proven.is_some_and(|at| at <= now) {
             self.proven = None;
@@ -335,9 +335,7 @@ impl Server {
         let session = Session::new(Arc::clone(&self.shared.port), area, self.files, held);
         *self.shared.memory() = session.memory();
         let (replies, controls, adopted, deaths) = (Replies::default(), 0, 0, 0);
-        if let Some(journal) = connection.journal() {
-            journal.copy(&session.configuration());
-        }
+        connection.journal().into_iter().for_each(|to| session.note(to, true));
         session.begin();
         self.served = Some(Served { connection, session, replies, controls, adopted, deaths });
         // Before anything is answered.
@@ -400,9 +398,7 @@ impl Server {
             any = true;
             let before = replies.bytes().len();
             let outcome = session.handle(message, replies);
-            if let (true, Some(journal)) = (outcome.configured, connection.journal()) {
-                journal.copy(&session.configuration());
-            }
+            connection.journal().into_iter().for_each(|to| session.note(to, outcome.configured));
             if outcome.held {
                 self.keep_next();
             }
@@ -503,7 +499,7 @@ impl Server {
         // The holder must not be the last that has the client's descriptors.
         self.keep();
         drop(served);
-        (self.plug_in, self.proven) = (None, None);
+        (self.flap, self.proven) = (None, None);
         self.port().nic().set_link(self.link);
         *self.shared.memory() = MemorySummary::default();
         (self.up, self.notify_later, self.backlog) = (false, false, false);

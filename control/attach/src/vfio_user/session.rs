@@ -21,7 +21,7 @@ use super::wire::{
 use crate::Files;
 use crate::bytes::{Body, widen};
 use crate::connection;
-use crate::journal::COPIED;
+use crate::journal::{COPIED, Journal};
 use vmlan_keeper::Descriptor;
 use vmlan_nic::chip::{Host as _, Layout, Nic, Space};
 
@@ -77,6 +77,8 @@ pub struct Found {
     /// Bytes of requests that may have been given up: see [`Session::set_late`].
     pub late: usize,
     pub config: [u8; COPIED],
+    /// The chip's.
+    pub memo: u64,
     pub regions: Vec<Region<OwnedFd>>,
     pub interrupts: Vec<Interrupt<OwnedFd>>,
     /// The chip's state, if it was saved.
@@ -93,6 +95,8 @@ pub struct Session {
     /// The next control message was carried out by the switch before, which did not answer it.
     done_before: bool,
     exact: bool,
+    /// What the chip has said that was lost.
+    lost_memo: u64,
     /// So many bytes of requests have waited for long.
     late: usize,
 }
@@ -109,6 +113,7 @@ impl Session {
             irqs: Irqs::new(Arc::clone(port.host())),
             done_before: false,
             exact: false,
+            lost_memo: 0,
             late: 0,
             port,
         }
@@ -129,6 +134,7 @@ impl Session {
         let mut session = Self::new(port, area, files, true);
         session.client = found.version;
         session.done_before = found.done_before;
+        session.lost_memo = found.memo;
         session.set_late(found.late);
         for Region { body, file } in found.regions {
             session.dma.map(Body(&body), file.map(Descriptor::of))?;
@@ -195,6 +201,15 @@ impl Session {
         bytes
     }
 
+    /// Notes what the next switch is to find if this one dies.
+    #[inline]
+    pub fn note(&self, journal: &Journal, configured: bool) {
+        journal.set_memo(self.nic().memo());
+        if configured {
+            journal.copy(&self.configuration());
+        }
+    }
+
     /// Writes what a guest may write. The first four bytes say what the device is.
     fn configure(&self, bytes: &[u8; COPIED]) {
         for (at, word) in (0..).step_by(4).zip(bytes.as_chunks::<4>().0).skip(1) {
@@ -218,8 +233,9 @@ impl Session {
         self.irqs.interrupts()
     }
 
-    /// Raises all interrupts: their causes may have been lost.
-    pub fn raise_all(&self) {
+    /// Tells the driver that its chip was lost, and raises all interrupts.
+    pub fn tell_lost(&self) {
+        self.nic().lost(self.lost_memo);
         self.port.host().raise_all();
     }
 

@@ -78,6 +78,12 @@ pub trait Chip: PciFunction + Sized {
     }
     /// The chip's own timer may be due ([`Nic::timer`] has been called).
     fn tick(&self) {}
+    /// See [`Nic::memo`].
+    fn memo_now(&self) -> u64 {
+        0
+    }
+    /// See [`Nic::lost`].
+    fn tell_lost(&self, _memo: u64) {}
 }
 
 /// An emulated NIC, as its embedder sees it. It has locks of its own. The first methods, and those
@@ -126,9 +132,26 @@ pub trait Nic: PciFunction {
     fn counters(&self) -> &Counters;
     /// What it counts beside frames.
     fn device(&self) -> NicCounters;
+
+    /// What [`Nic::lost`] of another one is to be told if this one dies without [`Nic::save`]. It
+    /// changes with writes to registers only. Cheap.
+    fn memo(&self) -> u64;
+    /// A chip that was reset takes the place of one that has died, and its driver does not know.
+    /// Tells it by what its model has for chips that fail, if anything, each time that this is
+    /// called; the interrupts for it are the embedder's to raise, whatever is masked. `memo` is
+    /// what the other one said last: nobody vouches for it.
+    fn lost(&self, memo: u64);
 }
 
 impl<C: Chip> Nic for C {
+    fn memo(&self) -> u64 {
+        self.memo_now()
+    }
+
+    fn lost(&self, memo: u64) {
+        self.tell_lost(memo);
+    }
+
     fn set_map(&self, map: Arc<Map>) -> Arc<Map> {
         let core = self.core();
         let (old, same) = core.set_map(self, map);

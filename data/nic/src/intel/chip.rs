@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use vmlan_frame::RegisterCount;
 use vmlan_ram::Window;
 
+use super::cause;
 use super::eeprom::Eeprom;
 use super::link::Loopback;
 use super::model::{Block, Model};
@@ -155,6 +156,12 @@ impl<M: Model> Chip for Intel<M> {
     type Tx = M::Tx;
     type Rx = M::Rx;
     type Irq = M::Irq;
+
+    /// Linux' drivers look at the cable then, and at their rings if it is out. A chip that was
+    /// reset has no link (CTRL.SLU), so that a cable that is pulled would not be told.
+    fn tell_lost(&self, _: u64) {
+        self.core.post(self, cause::LSC);
+    }
 
     #[inline]
     fn core(&self) -> &ChipCore<Self> {

@@ -240,6 +240,11 @@ impl Chip for R8169 {
     type Rx = Receiver<Receiving<Self>>;
     type Irq = Irq;
 
+    /// After an error of the bus Linux' driver sets up its chip again.
+    fn tell_lost(&self, _: u64) {
+        self.core.post(self, isr::SERR);
+    }
+
     #[inline]
     fn core(&self) -> &ChipCore<Self> {
         &self.core

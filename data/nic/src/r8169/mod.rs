@@ -18,8 +18,10 @@
 //!   the wire does 1000BASE-T without PAUSE.
 //! - Addresses have 64 bits whether or not C+CR.DAC is set. Descriptors are always little-endian,
 //!   whatever C+CR.ENDIAN says.
-//! - RER, TER and SERR are never posted. Nothing wakes the guest. There is no flash, no VPD, and no
-//!   CardBus.
+//! - RER and TER are never posted, SERR only where the chip's state was lost ([`Nic::lost`]).
+//!   Nothing wakes the guest. There is no flash, no VPD, and no CardBus.
+//!
+//! [`Nic::lost`]: crate::chip::Nic::lost
 
 mod access;
 mod chip;

@@ -104,8 +104,12 @@ impl Vmxnet3 {
                 if value == 0 {
                     return self.quiesce(control);
                 }
+                self.set_gate(control);
             }
-            Register::Dsah => device.shared = device.shared & LOW | word << 32,
+            Register::Dsah => {
+                device.shared = device.shared & LOW | word << 32;
+                self.set_gate(control);
+            }
             Register::Cmd => return self.carry_out(control, value),
             Register::Macl => {
                 device.mac = device.mac & !LOW | word;
@@ -117,7 +121,10 @@ impl Vmxnet3 {
             }
             Register::Ecr => return self.take_events(control, value),
             // It only says what the driver understands.
-            Register::Vrrs => device.version = value,
+            Register::Vrrs => {
+                device.version = value;
+                self.set_gate(control);
+            }
             _ => {}
         }
         After::default()

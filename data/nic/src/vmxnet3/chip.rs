@@ -1,6 +1,6 @@
 //! The device: its parts.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use vmlan_frame::{Mac, Offloads, RegisterCount};
@@ -29,6 +29,8 @@ pub struct Vmxnet3 {
     pub(super) economy: Economy,
     /// [`gate`] bits.
     gate: AtomicU32,
+    /// [`Device::memo`], for those without the lock.
+    memo: AtomicU64,
     control: Mutex<ControlOf<Self>>,
 }
 
@@ -69,6 +71,7 @@ impl Vmxnet3 {
             stats: QueueStats::default(),
             economy: Economy::default(),
             gate: AtomicU32::new(0),
+            memo: AtomicU64::new(0),
             control: Mutex::new(control),
         };
         chip.reset();
@@ -83,6 +86,7 @@ impl Vmxnet3 {
             | part(control.phy.active.is_some(), gate::ACTIVE)
             | part(control.phy.active.as_ref().is_some_and(|active| active.uncut), gate::UNCUT);
         self.gate.store(word, Ordering::Release);
+        self.memo.store(control.phy.memo(), Ordering::Relaxed);
     }
 }
 
@@ -115,7 +119,8 @@ impl Controlled for Vmxnet3 {
     }
 
     fn fields(&self, io: &mut Fields<'_>) {
-        let Self { mac: _, core: _, accesses: _, stats, economy, gate: _, control: _ } = self;
+        let Self { mac: _, core: _, accesses: _, stats, economy, gate: _, memo: _, control: _ } =
+            self;
         stats.fields(io);
         economy.fields(io);
     }
@@ -197,5 +202,13 @@ impl Chip for Vmxnet3 {
 
     fn tick(&self) {
         self.third_look();
+    }
+
+    fn memo_now(&self) -> u64 {
+        self.memo.load(Ordering::Relaxed)
+    }
+
+    fn tell_lost(&self, memo: u64) {
+        self.fail(&mut self.control(), memo);
     }
 }

@@ -19,16 +19,23 @@ use vmlan_ram::Map;
 
 use super::chip::Vmxnet3;
 use super::rules::Rules;
-use super::shared::{COUNTERS, EVENTS, RECEIVE, Shared, TRANSMIT};
+use super::shared::{COUNTERS, EVENTS, RECEIVE, Shared, TRANSMIT, is_shared};
 use super::stats::Figures;
 use super::vectors::VECTORS;
+use crate::bits::low32;
 use crate::chip::state::{Fields, Stateful};
 use crate::chip::{After, Chip, ControlOf, Interrupts, TransmitSide};
 
 /// Bits of `ecr`: what has happened to the device.
 mod event {
+    pub const RECEIVE: u32 = 1; // A queue has failed.
+    pub const TRANSMIT: u32 = 2; // The same.
     pub const LINK: u32 = 4;
 }
+
+/// Of [`Device::memo`]: an address of DriverShared, and the version above.
+const ADDRESS: u64 = (1 << VERSION) - 1;
+const VERSION: u32 = 56;
 
 /// The device as its driver has set it up. Behind the control lock.
 #[derive(Default)]
@@ -94,6 +101,14 @@ impl Stateful for Active {
         Arc::make_mut(rules).fields(io);
         io.flag(uncut);
         base.fields(io);
+    }
+}
+
+impl Device {
+    /// What has to be known of it to tell its driver that it has died.
+    pub fn memo(&self) -> u64 {
+        let version = u64::from(self.version.min(0xff));
+        if self.shared > ADDRESS { 0 } else { self.shared | version << VERSION }
     }
 }
 
@@ -226,14 +241,28 @@ impl Vmxnet3 {
 
     /// Events have happened, or were taken: what is in DriverShared follows.
     fn write_events(&self, control: &ControlOf<Self>) {
-        let Some(active) = &control.phy.active else { return };
+        if !control.pci.may_dma() {
+            return;
+        }
+        // One that has died has not been activated, and knows nevertheless.
+        let shared = control.phy.active.as_ref().map_or(control.phy.shared, |a| a.shared);
         let events = control.phy.events.to_le_bytes();
         self.with_memory(|map| {
-            let place = active.shared.checked_add(EVENTS);
+            let place = shared.checked_add(EVENTS).filter(|_| is_shared(map, shared));
             if let Some(mut place) = place.and_then(|at| map.slice_mut(at, events.len())) {
                 place.write(0, &events);
             }
         });
+    }
+
+    /// A device that had said so of itself has died: all its queues have failed. Its driver then
+    /// resets and activates this one.
+    pub(super) fn fail(&self, control: &mut ControlOf<Self>, memo: u64) {
+        control.phy.shared = memo & ADDRESS;
+        control.phy.version = low32(memo >> VERSION);
+        control.phy.events = event::RECEIVE | event::TRANSMIT;
+        self.set_gate(control);
+        self.write_events(control);
     }
 
     /// ECR is written: these events are taken.

@@ -47,6 +47,12 @@ pub mod feature {
     pub const UNCUT: u32 = 8; // LRO: packets may stand for several.
 }
 
+/// True if a driver has its DriverShared there.
+pub fn is_shared(map: &Map, address: u64) -> bool {
+    let magic = map.slice(address, 4).and_then(|place| place.read_array());
+    magic.is_some_and(|magic| u32::from_le_bytes(magic) == MAGIC)
+}
+
 /// Little-endian numbers of a copy of the driver's memory; 0 outside it.
 pub struct Words<'b>(pub &'b [u8]);
 

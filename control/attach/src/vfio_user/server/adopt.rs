@@ -16,8 +16,27 @@ use crate::connection::Connection;
 use crate::journal::{COPIED, Journal};
 use crate::timer::monotonic;
 
-/// How long the cable of a chip that was reset is out: its driver is to notice.
+/// How long the cable of a chip that was reset is out at first: its driver is to notice. Then twice
+/// as long each time, up to [`LONGEST`]: its guest may be slow.
 const UNPLUGGED: Duration = Duration::from_millis(200);
+const LONGEST: Duration = Duration::from_millis(1600);
+
+/// How long it is in then. Linux' e1000 only sets its chip up again if frames wait to be sent when
+/// the cable is pulled, and complains if they have waited for a second.
+const PLUGGED: Duration = Duration::from_millis(400);
+
+/// How often it is pulled, unless the driver sets up the chip before.
+const FLAPS: u32 = 20;
+
+/// The cable of a chip that was reset behind its driver's back, until it is set up again.
+#[derive(Debug)]
+pub(super) struct Flap {
+    /// It is out.
+    out: bool,
+    pub(super) until: Instant,
+    /// How often it is pulled still.
+    left: u32,
+}
 
 /// How long a switch has to live with a client that it went on with. One that dies before that may
 /// have died of it.
@@ -25,6 +44,11 @@ const TRIAL: Duration = Duration::from_secs(1);
 
 /// A request of this age is answered as one that was given up. QEMU waits for 5 s.
 const LATE: Duration = Duration::from_millis(4500);
+
+/// How long it is out after so many times.
+fn out_for(times: u32) -> Duration {
+    UNPLUGGED.saturating_mul(1 << times.min(8)).min(LONGEST)
+}
 
 impl Server {
     /// The next switch goes on with the client.
@@ -79,6 +103,7 @@ impl Server {
             done_before: false,
             late: 0,
             config: [0; COPIED],
+            memo: 0,
             regions,
             interrupts,
             chip,
@@ -112,12 +137,29 @@ impl Server {
         if exact {
             self.port().nic().set_link(self.link);
         } else {
-            self.port().nic().set_link(false);
             let now = Instant::now();
-            (self.plug_in, self.proven) = (Some(now + UNPLUGGED), Some(now + TRIAL));
-            self.served.iter().for_each(|served| served.session.raise_all());
+            self.flap = Some(self.plug(false, now, FLAPS));
+            self.proven = Some(now + TRIAL);
         }
         (self.changed)();
+    }
+
+    /// Plugs the cable in, or pulls it out, and has the driver look if it has not yet.
+    fn plug(&self, plug_in: bool, now: Instant, left: u32) -> Flap {
+        let nic = self.port().nic();
+        nic.set_link(plug_in && self.link);
+        if !nic.is_up() {
+            self.served.iter().for_each(|served| served.session.tell_lost());
+        }
+        let time = if plug_in { PLUGGED } else { out_for(FLAPS - left) };
+        Flap { out: !plug_in, until: now + time, left }
+    }
+
+    /// What comes after `flap`: nothing, if the driver has set up the chip or does not want to.
+    pub(super) fn next_flap(&self, flap: &Flap, now: Instant) -> Option<Flap> {
+        let over = !flap.out && (flap.left == 0 || !self.link || self.port().nic().is_up());
+        let left = flap.left - u32::from(!flap.out && !over);
+        (!over).then(|| self.plug(flap.out, now, left))
     }
 
     fn log_adopted(&mut self, exact: bool) {
@@ -125,11 +167,10 @@ impl Server {
             log::info!("{}: goes on with the VM of the switch before", self.name);
             return;
         }
-        self.warn(&format!(
-            "goes on with the VM of the switch that has died; its chip is reset and its cable out \
-             for {} ms",
-            UNPLUGGED.as_millis()
-        ));
+        self.warn(
+            &"goes on with the VM of the switch that has died; its chip is reset, and its cable \
+              pulled until its driver sets it up",
+        );
     }
 
     /// Finishes what was begun, and has the NIC and the interrupts that the client knows.
@@ -144,6 +185,7 @@ impl Server {
         let journal = connection.journal().ok_or("it has no journal")?;
         found.done_before = controls == journal.controls().wrapping_add(1);
         found.config = journal.copied();
+        found.memo = journal.memo();
         let silence = Duration::from_nanos(monotonic().saturating_sub(journal.last_alive()));
         if silence >= LATE {
             found.late = connection.waiting().map_err(|e| error_chain(&e))?;

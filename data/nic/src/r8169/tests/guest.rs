@@ -58,6 +58,7 @@ pub const FOVW: u32 = 0x40;
 pub const TDU: u32 = 0x80;
 pub const SWINT: u32 = 0x100;
 pub const TIMEOUT: u32 = 0x4000;
+pub const SERR: u32 = 0x8000;
 
 pub const MEMORY: u64 = 0x40_0000;
 pub const SIZE: u32 = 64;

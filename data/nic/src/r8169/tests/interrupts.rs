@@ -23,6 +23,17 @@ fn isr_is_read_without_effect_and_cleared_by_ones() {
     assert_eq!(guest.isr(), 0);
 }
 
+/// The successor of a chip that has died. Who sees it is the embedder's to say: all is masked.
+#[test]
+fn a_driver_is_told_that_its_chip_has_died() {
+    let guest = Guest::new();
+    guest.chip.renew();
+    guest.chip.lost(guest.chip.memo());
+    assert_eq!((guest.isr(), guest.host.raises()), (SERR, 0));
+    guest.set16(ISR, SERR);
+    assert_eq!(guest.isr(), 0);
+}
+
 #[test]
 fn imr_lets_causes_out() {
     let guest = Guest::new();

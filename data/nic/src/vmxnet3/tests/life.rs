@@ -180,3 +180,30 @@ fn rings_are_found_again_in_another_map() {
     assert_eq!(guest.arrive_plain(&[&frame(MAC, 60)]), 1);
     assert!(guest.chip.fault().is_none());
 }
+
+/// The successor of a device that has died: queues that have failed are an event.
+#[test]
+fn a_driver_is_told_that_its_device_has_died() {
+    let mut guest = Guest::new();
+    let (memo, events) = (guest.chip.memo(), SHARED + 0x2b8);
+    let die = |guest: &Guest, memo| {
+        guest.chip.renew();
+        guest.config_write(4, &[6, 0]);
+        guest.chip.lost(memo);
+    };
+    die(&guest, memo);
+    assert_eq!(guest.word(events), 3);
+    assert!(!guest.chip.is_up(), "rings of which nothing is known are left alone");
+    guest.set(1, ECR, 3);
+    assert_eq!(guest.word(events), 0, "taken");
+    guest.command(RESET);
+    guest.start(Setup::default());
+    guest.send(0, &frame(MAC, 60));
+    assert_eq!(guest.pull().len(), 1);
+    // What nobody vouches for.
+    let beyond = [0, 1, SHARED + 8, SHARED + 4, MEMORY - 2, MEMORY, 1 << 55, u64::MAX];
+    for memo in beyond {
+        die(&guest, memo);
+        assert_eq!(guest.word(events), 0, "{memo:#x}");
+    }
+}

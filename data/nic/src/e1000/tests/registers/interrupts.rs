@@ -34,6 +34,17 @@ fn traffic(bench: &Bench, causes: u32, n: u32, gap: u64) -> u32 {
     bench.host.raises() - before
 }
 
+/// The successor of a chip that has died: its driver is to look at the cable.
+#[test]
+fn a_driver_is_told_that_its_chip_has_died() {
+    let bench = Bench::new();
+    bench.start();
+    bench.chip.renew();
+    bench.chip.lost(bench.chip.memo());
+    assert!(!bench.chip.is_asserted(), "all is masked");
+    assert_eq!(bench.read(ICR) & LSC, LSC);
+}
+
 #[test]
 fn icr_latches_whatever_the_mask_says_and_reading_clears_it() {
     let bench = Bench::new();
