@@ -187,6 +187,69 @@ fn no_driver_notices_a_switch_that_makes_way() -> Result<()> {
     Ok(())
 }
 
+/// The same for `vmlan upgrade`, also where the next program does not come up.
+#[test]
+fn no_driver_notices_an_upgrade() -> Result<()> {
+    let dir = tempfile::tempdir().expect("a directory");
+    let switch = Switch::start(dir.path(), None, &ports(dir.path(), &["--hold-for", "60"]))?;
+    let mut a = Machine::new(&dir.path().join("a"), 1);
+    let mut b = Machine::new(&dir.path().join("b"), 2);
+    let (mut sends, mut receives) = (a.set_up(), b.set_up());
+    for times in 0..10 {
+        pass(&mut sends, &mut receives, 700 * times, 700);
+        let said = switch.ask(&["upgrade"])?;
+        assert!(said.starts_with("upgraded: "), "{said}");
+    }
+    pass(&mut sends, &mut receives, 7000, 700);
+    let next = dir.path().join("next");
+    let api = dir.path().join("api.sock");
+    let intent = format!(r#"{{"api":"{}","holds":true,"ports":["a","b"]}}"#, api.display());
+    let script = format!("#!/bin/sh\necho '{intent}' >&0\nread begin <&0\nexit 1\n");
+    std::fs::write(&next, script).expect("a file");
+    output_of("chmod", &["700", &next.to_string_lossy()])?;
+    let failed = switch.ask(&["upgrade", "--binary", &next.to_string_lossy()]);
+    let failed = failed.expect_err("it ends at once").to_string();
+    assert!(failed.contains("the old program serves again"), "{failed}");
+    pass(&mut sends, &mut receives, 7700, 700);
+    let list = switch.ask(&["port", "list", "--json"])?;
+    assert_eq!(list.matches("adopted 11 times, the last one exactly").count(), 2, "{list}");
+    switch.ask(&["stop", "--for-good"]).map(drop)
+}
+
+/// A next switch that finds something in its way leaves all to the one after it.
+#[test]
+fn a_start_that_fails_loses_nothing() -> Result<()> {
+    let dir = tempfile::tempdir().expect("a directory");
+    let good = ports(dir.path(), &["--hold-for", "60"]);
+    let mut switch = Switch::start(dir.path(), None, &good)?;
+    let mut a = Machine::new(&dir.path().join("a"), 1);
+    let mut b = Machine::new(&dir.path().join("b"), 2);
+    let (mut sends, mut receives) = (a.set_up(), b.set_up());
+    pass(&mut sends, &mut receives, 0, 700);
+    assert_eq!(switch.terminate()?, Some(0));
+    let bad = format!("c=stream:{}", dir.path().join("none").join("c").display());
+    let bad = good.iter().cloned().chain([bad]).collect::<Vec<_>>();
+    let fails = || {
+        let failed = Switch::start(dir.path(), None, &bad).map(drop);
+        let failed = failed.expect_err("there is no such directory").to_string();
+        assert!(failed.contains("port c: "), "{failed}");
+    };
+    fails();
+    switch.restart()?;
+    pass(&mut sends, &mut receives, 700, 700);
+    switch.answering()?;
+    let list = switch.ask(&["port", "list", "--json"])?;
+    assert_eq!(list.matches("adopted 2 times, the last one exactly").count(), 2, "{list}");
+    // A chip that was reset is not taken for one that is as it was.
+    switch.kill9();
+    fails();
+    switch.restart()?;
+    switch.answering()?;
+    let list = switch.ask(&["port", "list", "--json"])?;
+    assert_eq!(list.matches("adopted 4 times, the last one with a reset").count(), 2, "{list}");
+    Ok(())
+}
+
 #[test]
 fn without_a_holder_the_nic_is_dead() -> Result<()> {
     let dir = tempfile::tempdir().expect("a directory");

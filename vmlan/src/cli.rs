@@ -26,7 +26,9 @@ mod run;
 mod sflow;
 mod shell;
 mod stats;
+mod stop;
 mod switch;
+mod upgrade;
 mod vm_args;
 mod web;
 
@@ -121,6 +123,19 @@ enum Command {
         after_help = "Example:\n  vmlan stats --watch\n  vmlan stats --json | jq '.ports[].drops'"
     )]
     Stats(stats::StatsArgs),
+    /// End a running switch, and wait until it has ended
+    ///
+    /// VMs with an emulated NIC are left to the next switch as they are if it was started with
+    /// --hold-for.
+    #[command(after_help = "Example:\n  vmlan stop\n  vmlan stop --for-good")]
+    Stop(stop::StopArgs),
+    /// Put another release in the place of a running switch that was started with --hold-for
+    ///
+    /// It is started as the running one was, and checks its configuration beside it. Whatever is
+    /// wrong then leaves the running one as it is. No driver of an emulated NIC notices more than a
+    /// pause.
+    #[command(after_help = "Example:\n  vmlan upgrade\n  vmlan upgrade --binary ./vmlan-new")]
+    Upgrade(upgrade::UpgradeArgs),
     /// Tell what happens in a running switch, as it happens
     ///
     /// Ports that come, go, come up and go down; addresses that are learned and moved; limits hit,
@@ -193,6 +208,8 @@ impl Command {
             Self::Forward(args) => Some(&mut args.api.api),
             Self::Sflow(args) => Some(&mut args.api.api),
             Self::Stats(args) => Some(&mut args.api.api),
+            Self::Stop(args) => Some(&mut args.api.api),
+            Self::Upgrade(args) => Some(&mut args.api.api),
             Self::Events(args) => Some(&mut args.api.api),
             Self::Top(args) => Some(&mut args.api.api),
             Self::Web(args) => Some(&mut args.api.api),
@@ -224,6 +241,8 @@ impl Command {
             Self::Forward(args) => forward::run(args),
             Self::Sflow(args) => sflow::run(args),
             Self::Stats(args) => stats::run(&args),
+            Self::Stop(args) => stop::run(&args),
+            Self::Upgrade(args) => upgrade::run(&args),
             Self::Events(args) => events::run(&args),
             Self::Top(args) => top::run(&args),
             Self::Web(args) => web::run(&args),

@@ -17,6 +17,8 @@ mod pktgen;
 mod process;
 mod serve;
 mod stack;
+mod successor;
+mod switch_log;
 mod systemd;
 mod tables;
 mod task;

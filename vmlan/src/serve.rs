@@ -1,5 +1,6 @@
 //! `vmlan switch`: starts everything, runs until told to stop, takes everything down.
 
+use std::ffi::OsString;
 use std::io::Write as _;
 use std::os::fd::AsFd as _;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -15,6 +16,7 @@ use vmlan_switch::Switch;
 
 use crate::exit::Failure;
 use crate::output::program;
+use crate::successor::{self, Line};
 use crate::{log_format, systemd};
 use vmlan_api::{Claim, Server};
 use vmlan_config::address::Kind;
@@ -23,7 +25,7 @@ use vmlan_config::file::OnOff;
 use vmlan_config::settings::{Plan, Running, Settings};
 use vmlan_engine::action::Action;
 use vmlan_engine::control_thread::{self, End};
-use vmlan_engine::info::PortInfo;
+use vmlan_engine::info::{PortInfo, ProcessInfo};
 use vmlan_engine::ports::Ports;
 use vmlan_engine::worker::Workers;
 use vmlan_frame::error_chain;
@@ -41,6 +43,8 @@ const SAME_REQUEST: Duration = Duration::from_secs(1);
 pub(crate) fn run(settings: Settings) -> Result<(), Failure> {
     let given = systemd::api_socket()
         .map_err(|e| Failure::Failed(format!("the service manager's socket: {e}")))?;
+    let process = process(&settings.running, given.is_some());
+    let line = settings.running.successor.then(|| Line::wait(&settings)).transpose()?;
     // While there is one thread, and nothing open that its children would hold.
     let holder =
         settings.running.hold_for.map(|time| holder(&settings.running, time)).transpose()?;
@@ -58,9 +62,10 @@ pub(crate) fn run(settings: Settings) -> Result<(), Failure> {
     let hold = holder.clone().map(|holder| holder as Arc<dyn Hold>);
     let done = start(&running, &plan, given, signals, &sender, hold).map(|(mut ports, server)| {
         systemd::ready(ports.list().len());
+        line.into_iter().for_each(Line::serves);
         // Threads of ports to come inherit its filter.
         vmlan_sandbox::enter(vmlan_sandbox::Thread::Control);
-        let end = control_thread::run(&mut ports, &running, &actions);
+        let end = control_thread::run(&mut ports, &running, &process, &actions);
         systemd::stopping();
         log::info!("stopping");
         if end == End::HandOver {
@@ -76,6 +81,21 @@ pub(crate) fn run(settings: Settings) -> Result<(), Failure> {
     });
     handle.close();
     done
+}
+
+/// What this switch says of itself.
+fn process(running: &Running, given: bool) -> ProcessInfo {
+    let text = |text: OsString| text.to_string_lossy().into_owned();
+    let arguments = std::env::args_os().skip(1).map(text);
+    ProcessInfo {
+        pid: std::process::id(),
+        version: env!("CARGO_PKG_VERSION").into(),
+        hold_for: running.hold_for.map(|time| time.as_secs()),
+        service: given || systemd::is_service(),
+        while_held: running.while_held,
+        directory: std::env::current_dir().map(|dir| text(dir.into())).unwrap_or_default(),
+        arguments: arguments.filter(|word| word != successor::OPTION).collect(),
+    }
 }
 
 /// Where the holder is that belongs to the API at `api`.
@@ -132,11 +152,20 @@ fn start(
     ports.forget_unclaimed();
     let program = program_at(&running.api);
     let lines: Vec<_> = ports.list().iter().map(|port| line(port, &program)).collect();
-    let socket = claim.publish()?;
-    let server =
-        Server::start(socket, first, sender.clone()).map_err(|e| failed("start the API", e))?;
-    say(&running.api, &lines, &program);
-    Ok((ports, server))
+    let begun = claim.publish().map_err(Failure::from).and_then(|socket| {
+        Server::start(socket, first, sender.clone()).map_err(|e| failed("start the API", e))
+    });
+    match begun {
+        Ok(server) => {
+            say(&running.api, &lines, &program);
+            Ok((ports, server))
+        }
+        Err(failure) => {
+            // Another may be started that does better.
+            ports.hand_over();
+            Err(failure)
+        }
+    }
 }
 
 /// The client at standard input. It is of a terminal whose keys are for the VM, not for the switch.

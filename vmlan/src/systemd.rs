@@ -17,6 +17,11 @@ pub(crate) fn api_socket() -> io::Result<Option<UnixListener>> {
     Ok(listener)
 }
 
+/// A service manager has started this process, and waits to be told how far it is.
+pub(crate) fn is_service() -> bool {
+    std::env::var_os("NOTIFY_SOCKET").is_some_and(|place| !place.is_empty())
+}
+
 /// Started: others may connect now.
 pub(crate) fn ready(ports: usize) {
     let status = format!("{ports} ports");

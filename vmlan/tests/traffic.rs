@@ -125,6 +125,7 @@ fn an_emulated_nic_counts_its_registers_and_interrupts() {
     };
     described("/v1/stats", "Stats");
     described("/v1/ports", "PortList");
+    described("/v1/process", "Process");
     described("/v1/vm-args/a", "VmArgs");
     described("/v1/vm-args/b?vmm=libvirt&qemu=10.1.1", "VmArgs");
     assert_eq!(http(&switch, "GET", "/v1/vm-args/a?qemu=9.2", "").0, 400);

@@ -46,7 +46,7 @@ impl ClientError {
 }
 
 /// Talks to the switch that listens at a path.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Client {
     path: PathBuf,
 }

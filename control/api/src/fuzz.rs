@@ -59,6 +59,7 @@ fn grant(action: Action) {
         Action::GetLimit(_, reply) | Action::SetLimit(_, _, reply) => yes(reply),
         Action::Apply(_, _, _, reply) => yes(reply),
         Action::GetGeneration(reply) => yes(reply),
+        Action::GetProcess(reply) | Action::End(_, reply) => yes(reply),
         Action::Listen(reply) => drop(reply),
         Action::GetSflow(reply) | Action::SetSflow(_, reply) => yes(reply),
         Action::ListLeases(reply) => yes(reply),

@@ -17,7 +17,8 @@ use super::events::EventStream;
 use super::limits;
 use super::routes::{self, NoRoute, Route};
 use super::{
-    ErrorBody, FdbList, ForwardList, LeaseList, NewMac, NewPort, OPENAPI, PortList, WhatIf,
+    ErrorBody, FdbList, ForwardList, HowToStop, LeaseList, NewMac, NewPort, OPENAPI, PortList,
+    WhatIf,
 };
 use crate::prometheus::prometheus;
 use vmlan_config::address::{NamedAddress, PortName, SflowTable};
@@ -86,6 +87,7 @@ async fn dispatch(
         | Route::RemoveLimit(_)
         | Route::Apply
         | Route::Generation => limits::answer(route, body, control).await,
+        Route::Process | Route::Stop => process(route, body, control).await,
         Route::Events => listen(control).await,
         Route::GetSflow => json(StatusCode::OK, &ask(control, Action::GetSflow).await?),
         Route::SetSflow => export(Some(body), control).await,
@@ -108,6 +110,15 @@ async fn dispatch(
         Route::OpenApi => Ok(respond(StatusCode::OK, "application/json", OPENAPI.to_owned())),
         Route::Metrics => metrics(control).await,
     }
+}
+
+/// What the switch is; asked to stop, it ends, and the answer leaves before.
+async fn process(route: Route, body: &[u8], control: &Sender<Action>) -> Result<Answer, Refusal> {
+    if route == Route::Process {
+        return json(StatusCode::OK, &ask(control, Action::GetProcess).await?);
+    }
+    let HowToStop { for_good } = parse(body)?;
+    json(StatusCode::OK, &ask(control, |r| Action::End(for_good, r)).await?)
 }
 
 /// What happens from now on, until the client hangs up.

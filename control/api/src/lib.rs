@@ -128,6 +128,15 @@ pub struct WhatIf {
     pub frame: String,
 }
 
+/// `POST /v1/stop`
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HowToStop {
+    /// What is held for the next switch is let go.
+    #[serde(default)]
+    pub for_good: bool,
+}
+
 /// Every answer but a success.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct ErrorBody {

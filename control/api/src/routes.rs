@@ -19,6 +19,8 @@ pub(super) enum Route {
     RemoveLimit(String),
     Apply,
     Generation,
+    Process,
+    Stop,
     Events,
     GetSflow,
     SetSflow,
@@ -58,7 +60,7 @@ enum Make {
 }
 
 /// All routes: method, path, what it is. `{name}` stands for one segment.
-fn table() -> [(&'static str, &'static str, Make); 26] {
+fn table() -> [(&'static str, &'static str, Make); 28] {
     use Make::{Named, Plain};
     [
         ("GET", "/v1/ports", Plain(Route::ListPorts)),
@@ -75,6 +77,8 @@ fn table() -> [(&'static str, &'static str, Make); 26] {
         ("DELETE", "/v1/limits/{name}", Named(Route::RemoveLimit)),
         ("POST", "/v1/apply", Plain(Route::Apply)),
         ("GET", "/v1/apply", Plain(Route::Generation)),
+        ("GET", "/v1/process", Plain(Route::Process)),
+        ("POST", "/v1/stop", Plain(Route::Stop)),
         ("GET", "/v1/events", Plain(Route::Events)),
         ("GET", "/v1/sflow", Plain(Route::GetSflow)),
         ("PUT", "/v1/sflow", Plain(Route::SetSflow)),

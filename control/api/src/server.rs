@@ -31,6 +31,9 @@ const HEAD: Duration = Duration::from_secs(10);
 /// holds a port or hears events.
 const LIFE: Duration = Duration::from_secs(60);
 
+/// Turns of all connections after the end was asked for.
+const ANSWERS: usize = 8;
+
 /// The running API. Stops, and removes its socket, when dropped.
 #[derive(Debug)]
 pub struct Server {
@@ -57,7 +60,13 @@ impl Server {
                 runtime.spawn(serve_first(first, control.clone()));
             }
             runtime.spawn(serve(listener, control));
-            runtime.block_on(stopped.notified());
+            runtime.block_on(async {
+                stopped.notified().await;
+                // Whoever has asked for the end is to be answered.
+                for _ in 0..ANSWERS {
+                    tokio::task::yield_now().await;
+                }
+            });
         })?;
         Ok(Self { stop, thread: Some(thread), _file: file })
     }

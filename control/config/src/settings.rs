@@ -47,6 +47,8 @@ pub struct Running {
     pub hold_for: Option<Duration>,
     /// Standard input is its first client, and it ends when nobody holds a port any more.
     pub while_held: bool,
+    /// Standard input is `vmlan upgrade`, which says when to begin.
+    pub successor: bool,
 }
 
 /// What a switch is started with.
@@ -107,6 +109,7 @@ impl Settings {
             allow_dir,
             hold_for: hold_for.map(|n| Duration::from_secs(n.into())),
             while_held: false,
+            successor: false,
         };
         Ok(Self { running, plan })
     }

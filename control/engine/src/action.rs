@@ -12,7 +12,8 @@ use vmlan_frame::Mac;
 use crate::events::{Event, Listener};
 use crate::explain::Explained;
 use crate::info::{
-    Applied, FdbLine, ForwardInfo, Generation, LeaseInfo, LimitInfo, PortInfo, SflowInfo,
+    Applied, FdbLine, ForwardInfo, Generation, LeaseInfo, LimitInfo, PortInfo, ProcessInfo,
+    SflowInfo,
 };
 use crate::stats::Stats;
 use vmlan_config::address::{LimitTable, NamedAddress, PortName, SflowTable};
@@ -65,6 +66,11 @@ pub enum Action {
     HolderGone,
     /// A port connected or lost its peer: ageing may have to start.
     PortChanged,
+    /// What the switch is as a process.
+    GetProcess(Reply<ProcessInfo>),
+    /// Ends, and says what ends. What is held for the next switch is left to it, unless it is to be
+    /// for good.
+    End(bool, Reply<ProcessInfo>),
     Stop,
     /// Ends as well, and leaves to the next switch what is held for it.
     HandOver,

@@ -4,7 +4,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use crate::action::{Action, Reply};
-use crate::info::{Applied, Generation};
+use crate::info::{Applied, Generation, ProcessInfo};
 use crate::ports::{Failed, Ports};
 use vmlan_config::address::NamedAddress;
 use vmlan_config::file::Config;
@@ -23,13 +23,24 @@ pub enum End {
     HandOver,
 }
 
-/// Applies actions until one of them is [`Action::Stop`] or [`Action::HandOver`].
-pub fn run(ports: &mut Ports, running: &Running, actions: &Receiver<Action>) -> End {
+/// Applies actions until one of them is the end. `process` is what this switch says of itself.
+pub fn run(
+    ports: &mut Ports,
+    running: &Running,
+    process: &ProcessInfo,
+    actions: &Receiver<Action>,
+) -> End {
     let mut clock = AgeingTimer::new(ports.ageing());
     loop {
         match clock.wait(actions) {
             Next::Action(Action::Stop) | Next::Hangup => return End::Stop,
             Next::Action(Action::HandOver) => return End::HandOver,
+            Next::Action(Action::End(for_good, reply)) => {
+                answer(reply, Ok(process.clone()));
+                let held = process.hold_for.is_some() && !for_good;
+                return if held { End::HandOver } else { End::Stop };
+            }
+            Next::Action(Action::GetProcess(reply)) => answer(reply, Ok(process.clone())),
             Next::Action(Action::PortChanged) => {
                 ports.looked();
                 ports.hear_gateways();
@@ -83,7 +94,12 @@ fn apply(ports: &mut Ports, running: &Running, action: Action) {
             answer(reply, Ok(Generation { generation: ports.generation() }));
         }
         Action::Listen(reply) => answer(reply, ports.listen()),
-        Action::HolderGone | Action::PortChanged | Action::Stop | Action::HandOver => {}
+        Action::HolderGone
+        | Action::PortChanged
+        | Action::GetProcess(_)
+        | Action::End(..)
+        | Action::Stop
+        | Action::HandOver => {}
     }
 }
 

@@ -134,6 +134,26 @@ pub struct Generation {
     pub generation: u64,
 }
 
+/// `GET /v1/process`: what the switch is as a process.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProcessInfo {
+    /// As it sees itself: in a container, a number of that container's.
+    pub pid: u32,
+    /// Its release.
+    pub version: String,
+    /// So many seconds VMs' connections outlive it; none: they do not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hold_for: Option<u64>,
+    /// A service manager has started it, and starts it again.
+    pub service: bool,
+    /// It ends with the last port that somebody holds.
+    pub while_held: bool,
+    /// Where it was started.
+    pub directory: String,
+    /// What it was started with, behind `vmlan`.
+    pub arguments: Vec<String>,
+}
+
 /// A line of the forwarding table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "the names say it")]

@@ -118,12 +118,11 @@ impl Ports {
     /// # Errors
     /// That of `hold`.
     pub fn with_hold(mut self, hold: Arc<dyn Hold>) -> Result<Self, HoldError> {
-        let found = hold.all()?.into_iter().map(|held| (held.name.clone(), held)).collect();
-        self.holding = Holding { hold: Some(hold), found };
+        self.holding = Holding::new(hold)?;
         Ok(self)
     }
 
-    /// Lets go of what was held of ports that are not opened.
+    /// All ports are open that there are at the start: lets go of what was held of others.
     pub fn forget_unclaimed(&mut self) {
         self.holding.forget_unclaimed();
     }
@@ -298,6 +297,10 @@ impl Ports {
         }
         if let Some(mirror) = entry.opened.mirror() {
             self.workers.clear_mirror(&mirror);
+        }
+        if entry.opened.is_held() && !self.holding.is_claimed() {
+            // The start of this switch fails: what was held before is held on.
+            entry.opened.hand_over();
         }
         entry.opened.close();
         log::info!("port {}: closed", entry.name);

@@ -53,6 +53,9 @@ pub(super) struct SwitchArgs {
     /// Standard input is the first client of the API, and the switch ends when nobody holds a port
     #[arg(long, hide = true)]
     while_held: bool,
+    /// Standard input is `vmlan upgrade`, which says when to begin
+    #[arg(long, hide = true, conflicts_with = "while_held")]
+    successor: bool,
     /// Ports: names and addresses
     #[arg(value_name = "NAME=ADDRESS")]
     ports: Vec<String>,
@@ -83,6 +86,7 @@ impl SwitchArgs {
         };
         let mut settings = Settings::new(config, table, ports)?;
         settings.running.while_held = self.while_held;
+        settings.running.successor = self.successor;
         Ok(settings)
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use vmlan_attach::{Files, vfio_user, vhost_user};
 use vmlan_frame::{Changed, Mirror, Port, error_chain};
-use vmlan_keeper::hold::{Held, Hold};
+use vmlan_keeper::hold::{Held, Hold, HoldError};
 use vmlan_uplink::{pcap, stream, tap};
 
 use vmlan_config::address::{Address, Doorbell, Model, PortName, Spec, VfioUser, VhostUser};
@@ -42,11 +42,24 @@ pub(super) struct Holding {
     pub(super) hold: Option<Arc<dyn Hold>>,
     /// By what log lines call the ports.
     pub(super) found: BTreeMap<String, Held>,
+    claimed: bool,
 }
 
 impl Holding {
+    /// With what `hold` has now.
+    pub(super) fn new(hold: Arc<dyn Hold>) -> Result<Self, HoldError> {
+        let found = hold.all()?.into_iter().map(|held| (held.name.clone(), held)).collect();
+        Ok(Self { hold: Some(hold), found, claimed: false })
+    }
+
+    /// Every port that goes on with what was held has claimed it.
+    pub(super) fn is_claimed(&self) -> bool {
+        self.claimed
+    }
+
     /// Lets go of what no port has claimed.
     pub(super) fn forget_unclaimed(&mut self) {
+        self.claimed = true;
         for (name, held) in std::mem::take(&mut self.found) {
             log::warn!("{name}: is not wanted any more: what was held of it is let go");
             self.hold.iter().for_each(|hold| drop(hold.forget(&name)));

@@ -1,9 +1,8 @@
 //! The port of `vmlan run`: of the switch that runs, or of one that is started.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, ErrorKind};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -12,6 +11,7 @@ use hyper::StatusCode;
 
 use super::{Held, Vm, named_failure, port_name};
 use crate::exit::Failure;
+use crate::switch_log::SwitchLog;
 use vmlan_api::client::ClientError;
 use vmlan_api::{Client, NewPort, PortList};
 use vmlan_config::address::{Address, Draft, Kind, NamedAddress, PortName};
@@ -19,9 +19,6 @@ use vmlan_engine::info::PortInfo;
 
 /// The LAN of a switch that is started.
 const NETWORK: &str = "nat:10.77.0.0/24";
-
-/// Bytes of the log from which on a start empties it.
-const LOG: u64 = 1 << 20;
 
 /// A switch may be starting, or ending with its last port, while it is asked.
 const TRIES: u32 = 40;
@@ -107,38 +104,32 @@ impl Vm<'_> {
             None => format!("net={NETWORK}"),
         };
         let net: NamedAddress = net.parse().map_err(|e| named_failure(&net, &e))?;
-        let (ours, mut switch) = self.spawn(&net).map_err(|e| {
-            Failure::Failed(format!("cannot start a switch with its log at {log}: {e}"))
-        })?;
+        let failed =
+            |e| Failure::Failed(format!("cannot start a switch with its log at {log}: {e}"));
+        // The usual place of root is in a directory that the switch would make.
+        let dir = self.api.parent().filter(|dir| !dir.exists());
+        dir.map(fs::create_dir).transpose().map_err(failed)?;
+        let file = SwitchLog::open(&self.log).map_err(failed)?;
+        let (ours, mut switch) = self.spawn(&net, &file).map_err(failed)?;
         match hold(&Client::new(&self.api), ours, name, address) {
             Ok(held) => Ok(held),
             Err(refused @ ClientError::Refused { .. }) => Err(refused.into()),
             Err(_) => {
                 // It hung up: it could not start, and says why.
                 let _ = switch.wait();
-                let text = fs::read_to_string(&self.log).unwrap_or_default();
-                let mut said = text.lines().rev().filter_map(|line| line.strip_prefix("vmlan: "));
-                // The gateway of an earlier one may have the last word.
-                let line = said.find(|line| !line.starts_with("gateway: "));
-                let why = line.unwrap_or("it ended");
+                let why = file.last_words();
                 Err(Failure::Failed(format!("the switch: {why} (its log: {log})")))
             }
         }
     }
 
     /// Starts a switch; our end of its first client's connection.
-    fn spawn(&self, net: &NamedAddress) -> io::Result<(UnixStream, Child)> {
+    fn spawn(&self, net: &NamedAddress, log: &SwitchLog) -> io::Result<(UnixStream, Child)> {
         let net = format!("{}={}", net.name, net.address);
         let (ours, theirs) = UnixStream::pair()?;
-        // The usual place of root is in a directory that the switch would make.
-        self.api.parent().filter(|dir| !dir.exists()).map(fs::create_dir).transpose()?;
-        let file = File::options().append(true).create(true).mode(0o600).open(&self.log)?;
-        if file.metadata()?.len() > LOG {
-            file.set_len(0)?;
-        }
         let mut command = Command::new(std::env::current_exe()?);
         command.args(["switch", "--while-held", "--api"]).arg(&self.api).arg(net);
-        command.stdin(OwnedFd::from(theirs)).stdout(Stdio::null()).stderr(file);
+        command.stdin(OwnedFd::from(theirs)).stdout(Stdio::null()).stderr(log.file()?);
         // That is for the VMM.
         command.env_remove("NOTIFY_SOCKET").current_dir("/");
         Ok((ours, command.spawn()?))

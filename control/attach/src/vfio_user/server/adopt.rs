@@ -58,7 +58,13 @@ impl Server {
 
     /// Has all that there is held for the next switch. No worker is in the port any more.
     pub(super) fn leave(mut self) {
-        let chip = self.served.as_ref().map(|served| served.session.end()).unwrap_or_default();
+        let mut chip = self.served.as_ref().map(|served| served.session.end()).unwrap_or_default();
+        if let (Some(served), true) = (&mut self.served, self.flap.is_some()) {
+            // Its driver does not know yet that it was reset: the next switch goes on with that.
+            chip.clear();
+            // We do not die of it.
+            served.deaths = served.deaths.saturating_sub(1);
+        }
         if let Some(keeping) = &self.keeping
             && let Err(why) = keeping.put(&self.keeper, self.served.as_ref(), chip)
         {

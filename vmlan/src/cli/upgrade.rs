@@ -1,0 +1,167 @@
+//! `vmlan upgrade`: another release takes the place of a running switch.
+//!
+//! The next switch is started beside the running one and checks all that it can. Only then is that
+//! one told to end, and what is held of its VMs is the next one's. If that one does not come up,
+//! the old program does again.
+
+use std::fs::File;
+use std::os::fd::AsRawFd as _;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use clap::Args;
+use serde_json::json;
+
+use super::ApiArgs;
+use super::stop::{Life, stop};
+use crate::exit::Failure;
+use crate::output::{print, print_json};
+use crate::successor::{Intent, Successor, canonical};
+use crate::switch_log::SwitchLog;
+use vmlan_api::PortList;
+use vmlan_engine::info::ProcessInfo;
+
+/// Arguments of `vmlan upgrade`.
+#[derive(Debug, Args)]
+pub(super) struct UpgradeArgs {
+    #[command(flatten)]
+    pub(super) api: ApiArgs,
+    /// The program that is to run [default: this one]
+    #[arg(long, value_name = "PATH")]
+    binary: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(args: &UpgradeArgs) -> Result<(), Failure> {
+    let client = args.api.client()?;
+    let old: ProcessInfo = client.get("/v1/process")?;
+    check_old(&old)?;
+    let own = std::env::current_exe()
+        .map_err(|e| Failure::Failed(format!("cannot find this program: {e}")))?;
+    let program = match &args.binary {
+        Some(path) => std::path::absolute(path).unwrap_or_else(|_| path.clone()),
+        None => own.clone(),
+    };
+    let life = Life::of(&client, &old)?;
+    let before = OldProgram::of(&old, &life, own);
+    let log = args.api.path()?.with_extension("log");
+    let log = SwitchLog::open(&log)
+        .map_err(|e| Failure::Failed(format!("{}: cannot open the log: {e}", log.display())))?;
+    let mut next = Successor::start(&program, &old, &log)?;
+    let intent = next.intent();
+    let ports: PortList = client.get("/v1/ports")?;
+    let names: Vec<_> = ports.ports.into_iter().map(|port| port.name).collect();
+    let checked = match &intent {
+        Some(intent) => check_next(intent, &args.api.path()?, &names),
+        None => Err(format!("it does not start: {}", log.last_words())),
+    };
+    if let Err(why) = checked {
+        next.end();
+        let program = program.display();
+        let text = format!("{program}: {why}; the running switch was not touched");
+        return Err(Failure::Failed(text));
+    }
+    let since = Instant::now();
+    if let Err(failure) = stop(&client, false).and_then(|_| life.end(&old)) {
+        next.end();
+        return Err(failure);
+    }
+    let pid = next.pid();
+    if next.begin().is_err() || !next.serves() {
+        next.end();
+        return Err(before.restore(&old, &program, &log));
+    }
+    let milliseconds = u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX);
+    let version = intent.map(|intent| intent.version).unwrap_or_default();
+    if args.json {
+        return print_json(&json!({
+            "from": { "pid": old.pid, "version": old.version },
+            "to": { "pid": pid, "version": version },
+            "milliseconds": milliseconds,
+            "log": log.path,
+        }));
+    }
+    print(&format!(
+        "upgraded: vmlan {version} (process {pid}) serves in place of {} (process {}), after \
+         {milliseconds} ms; its log is {}\n",
+        old.version,
+        old.pid,
+        log.path.display()
+    ))
+}
+
+/// Whether the running switch can be replaced so that its VMs do not notice.
+fn check_old(old: &ProcessInfo) -> Result<(), Failure> {
+    let why = if old.service {
+        "it is a service: replace its program and restart the service (docs/operations.md, Restart)"
+    } else if old.while_held {
+        "it was started by `vmlan run`, and ends with its VMs"
+    } else if old.hold_for.is_none() {
+        "it runs without --hold-for, and its VMs' emulated NICs would be lost: start one with it \
+         when they are shut down"
+    } else if old.arguments.iter().any(|word| word.contains(char::REPLACEMENT_CHARACTER)) {
+        "its arguments are not UTF-8: stop it with `vmlan stop`, and start the next by hand"
+    } else {
+        return Ok(());
+    };
+    Err(Failure::Failed(format!("the switch (process {}) was not touched: {why}", old.pid)))
+}
+
+/// Whether the next switch goes on with what is there: it is at `api`, and has `ports`.
+fn check_next(next: &Intent, api: &Path, ports: &[String]) -> Result<(), String> {
+    if next.api != canonical(api) {
+        return Err(format!("its API would be at {}", next.api.display()));
+    }
+    if !next.holds {
+        return Err("it would run without hold-for: its configuration file has changed".into());
+    }
+    let lost: Vec<_> = ports.iter().filter(|name| !next.ports.contains(name)).cloned().collect();
+    if lost.is_empty() {
+        return Ok(());
+    }
+    let lost = lost.join(", ");
+    Err(format!(
+        "it would be without these ports, which are in no file and no argument: {lost}: write them \
+         into the configuration file, or remove them with `vmlan port remove`"
+    ))
+}
+
+/// The program that the running switch is, to go back to.
+struct OldProgram {
+    /// Open, for it may have been replaced where it was.
+    file: Option<File>,
+    /// This one, where that one must not be looked at.
+    own: PathBuf,
+}
+
+impl OldProgram {
+    fn of(old: &ProcessInfo, life: &Life, own: PathBuf) -> Self {
+        let seen = matches!(life, Life::Process(_));
+        let file = seen.then(|| File::open(format!("/proc/{}/exe", old.pid)).ok()).flatten();
+        Self { file, own }
+    }
+
+    /// Starts it again in place of `failed`.
+    fn restore(&self, old: &ProcessInfo, failed: &Path, log: &SwitchLog) -> Failure {
+        let why = log.last_words();
+        let open = self.file.as_ref().map(|file| format!("/proc/self/fd/{}", file.as_raw_fd()));
+        let program = open.map_or_else(|| self.own.clone(), PathBuf::from);
+        let begun = Successor::start(&program, old, log).ok().and_then(|mut again| {
+            let serves = again.intent().is_some() && again.begin().is_ok() && again.serves();
+            serves.then(|| again.pid())
+        });
+        let failed = failed.display();
+        Failure::Failed(match begun {
+            Some(pid) => format!(
+                "{failed}: it does not start: {why}; the old program serves again (process {pid})"
+            ),
+            None => format!(
+                "{failed}: it does not start: {why}; nor does the old program again: VMs' emulated \
+                 NICs are held for {} s: start a switch with the same --api",
+                old.hold_for.unwrap_or_default()
+            ),
+        })
+    }
+}
