@@ -265,6 +265,32 @@ fn a_sender_is_told_the_mtu_of_a_link() {
     assert_eq!(passed[4..], frame, "changed while it runs");
 }
 
+#[test]
+fn the_narrowest_link_that_a_guest_may_send_to_is_its_mtu() {
+    let mut rig = rig();
+    rig.apply(
+        "a vhost-user:@/a\nb vfio-user:@/b\nup stream:@/up,mtu=1400\nout stream:@/o,mtu=1450",
+    )
+    .unwrap();
+    let mtu = |rig: &Rig, name: &str| rig.ports.get(&name.parse().unwrap()).unwrap().mtu;
+    assert_eq!([mtu(&rig, "a"), mtu(&rig, "b")], [Some(1400); 2]);
+    rig.set("b", &[("uplink", "out")]).unwrap();
+    assert_eq!([mtu(&rig, "a"), mtu(&rig, "b")], [Some(1400); 2], "up is nobody's uplink");
+    rig.set("a", &[("uplink", "up")]).unwrap();
+    assert_eq!([mtu(&rig, "a"), mtu(&rig, "b")], [Some(1400), Some(1450)]);
+    rig.set("a", &[("vlan", "10")]).unwrap();
+    assert_eq!(mtu(&rig, "a"), None, "in a VLAN that no link carries");
+    rig.set("up", &[("trunk", "9+10")]).unwrap();
+    assert_eq!(mtu(&rig, "a"), Some(1400));
+    rig.set("a", &[("mtu", "1500")]).unwrap();
+    assert_eq!(mtu(&rig, "a"), Some(1500), "its own goes first");
+    rig.set("b", &[("uplink", ""), ("reach", "none")]).unwrap();
+    assert_eq!(mtu(&rig, "b"), None);
+    rig.set("b", &[("reach", "")]).unwrap();
+    rig.set("out", &[("mtu", "1500")]).unwrap();
+    assert_eq!(mtu(&rig, "b"), None, "as any guest takes");
+}
+
 /// Events that a listener has been told, as `event port reason-or-address count`.
 fn heard(listener: &mut crate::events::Listener) -> Vec<String> {
     let mut all = Vec::new();
