@@ -152,6 +152,24 @@ fn nothing_is_flooded_that_need_not_be_and_it_is_told() {
     drop(one);
 }
 
+/// What goes round in a loop comes back by an uplink again and again.
+#[test]
+fn a_storm_is_limited_and_named() {
+    let ports = ["a=vhost-user:@/a.sock,broadcast_frames=1", "b=stream:@/b.sock"];
+    let switch = Switch::start(&ports);
+    let mut events = Events::listen(&switch);
+    send(&switch, "ff:ff:ff:ff:ff:ff");
+    let told = loop {
+        let event = events.next("dropped");
+        if event["reason"] == "storm" {
+            break event;
+        }
+    };
+    assert_eq!(told["port"], "a");
+    let storm = port(&switch, "a")["drops"]["storm"].as_u64();
+    assert!(storm > Some(0) && told["count"].as_u64() <= storm, "{told} of {storm:?}");
+}
+
 #[test]
 fn a_guest_that_is_wider_than_a_link_is_named() {
     let switch = Switch::start(&[
