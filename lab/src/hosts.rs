@@ -15,14 +15,14 @@ use crate::output::print;
 mod guest;
 mod scene;
 
-use guest::{Echo, Guest, Station, TALK, is_told, too_big};
+use guest::{Echo, Guest, Station, is_told, too_big};
 use scene::Scene;
 
 /// The guest of host 1 that stays where it is.
 const PEER: Station = Station(0x10);
 /// Moves, and only answers.
 const SILENT: Station = Station(0x11);
-/// Moves, and talks all the time.
+/// Moves, and talks all the time, to all.
 const TALKER: Station = Station(0x12);
 /// Nobody.
 const NOBODY: Station = Station(0x99);
@@ -288,7 +288,7 @@ impl Stream {
             peer.send(&PEER.datagram(to, self.sent, 64))?;
             let next = Instant::now() + BEAT;
             while let Some(frame) = peer.receive(next.saturating_duration_since(Instant::now()))? {
-                self.answers.extend(PEER.number(&frame).filter(|number| number & TALK == 0));
+                self.answers.extend(PEER.number(&frame));
             }
         }
         Ok(())

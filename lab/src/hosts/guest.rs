@@ -139,7 +139,7 @@ pub(super) struct Echo {
 
 impl Echo {
     /// `own` at this socket: it answers datagrams and questions for its address. With `talks_to` it
-    /// talks as well, from its first moment on.
+    /// talks as well, from its first moment on: it asks all for that address.
     pub(super) fn start(socket: &Path, own: Station, talks_to: Option<Station>) -> Self {
         let over = Arc::new(AtomicBool::new(false));
         let (sender, ready) = channel();
@@ -149,11 +149,10 @@ impl Echo {
             // Nobody may wait for it.
             let _ = sender.send(Instant::now());
             let mut word = Instant::now();
-            let mut said = 0;
             while !stop.load(Ordering::Relaxed) {
                 if let Some(to) = talks_to.filter(|_| Instant::now() >= word) {
-                    guest.send(&own.datagram(to, said | TALK, 64))?;
-                    (said, word) = (said + 1, word + WORD);
+                    guest.send(&own.asks(to))?;
+                    word += WORD;
                 }
                 let Some(mut frame) = guest.receive(NAP)? else { continue };
                 if let Some(answer) = own.tells(&frame) {
@@ -189,9 +188,6 @@ impl Drop for Echo {
         let _ = self.end();
     }
 }
-
-/// Numbers with this bit are a talker's own words, and no answers.
-pub(super) const TALK: u32 = 1 << 31;
 
 /// Turns a datagram round. Sums stay as they are.
 fn back(frame: &mut [u8]) {

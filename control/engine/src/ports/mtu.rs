@@ -5,7 +5,7 @@
 //! that may not know it.
 
 use vmlan_switch::PortId;
-use vmlan_switch::policy::{Domain, Policy};
+use vmlan_switch::policy::{Domain, Policy, Vlan};
 
 use super::open::Opened;
 use super::{Entry, Ports};
@@ -78,7 +78,24 @@ fn warning(entry: &Entry, told: Option<u16>, link: &PortName, most: u16) -> Stri
 /// True if frames of the port `from` may go to the port `to`.
 fn meet(from: (PortId, &Policy), to: (PortId, &Policy)) -> bool {
     let (a, b) = (&from.1.vlan, &to.1.vlan);
-    let mut domains = (0..1 << 13).map(Domain::from_bits);
-    from.1.reach.covers(from, to)
-        && (a == b || domains.any(|domain| a.carries(domain) && b.carries(domain)))
+    let both = match (only(a), only(b)) {
+        (Some(domain), _) => b.carries(domain),
+        (None, Some(domain)) => a.carries(domain),
+        // Trunks.
+        (None, None) => {
+            let mut all = (0..1 << 13).map(Domain::from_bits);
+            a == b || all.any(|domain| a.carries(domain) && b.carries(domain))
+        }
+    };
+    both && from.1.reach.covers(from, to)
+}
+
+/// The only domain of a port that has one.
+fn only(vlan: &Vlan) -> Option<Domain> {
+    match vlan {
+        Vlan::Open => Some(Domain::OPEN),
+        Vlan::Access(vid) => Some(Domain::customer(*vid)),
+        Vlan::Qinq(vid) => Some(Domain::service(*vid)),
+        Vlan::Trunk { .. } | Vlan::QinqTrunk(_) => None,
+    }
 }

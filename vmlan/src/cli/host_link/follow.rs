@@ -84,7 +84,8 @@ fn neighbours(ports: &[PortInfo], leases: &[LeaseInfo]) -> Neighbours {
     let given = leases.iter().filter(|lease| up(&lease.port));
     let given = given.filter_map(|l| Some((l.ip.parse().ok()?, l.mac.parse().ok()?)));
     let listed = ports.iter().filter(|port| port.up).flat_map(listed);
-    listed.chain(given).collect()
+    // Of two words for one address the operator's is the last.
+    given.chain(listed).collect()
 }
 
 /// The addresses of a port that has one NIC.
