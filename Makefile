@@ -3,8 +3,8 @@
 CARGO ?= cargo
 export CARGO
 .DEFAULT_GOAL := help
-.PHONY: help demo two-vms static packages test bench bench-short bench-compare bench-switch bench-peers \
-	bench-guests bench-kvm bench-instructions soak
+.PHONY: help demo demo-hosts two-vms static packages test bench bench-short bench-compare \
+	bench-switch bench-peers bench-guests bench-kvm bench-instructions soak
 
 # What `make bench` runs: BENCHES="raw latency" for some of it.
 BENCHES ?= ladder peers paper slides raw latency livelock fairness kvm-analysis attacks
@@ -16,6 +16,12 @@ demo: ## a switch and two guests; the same frames over a NIC driven in each way,
 	@scripts/setup.sh build
 	$(CARGO) build --release -p vmlan
 	target/release/vmlan demo
+
+demo-hosts: ## two hosts in namespaces, joined by VXLAN (with FRR by EVPN); guests move between them
+	@scripts/setup.sh build
+	@[ "$$(id -u)" != 0 ] || scripts/setup.sh hosts || true
+	$(CARGO) build --release -p vmlan
+	target/release/vmlan demo --hosts auto
 
 two-vms: ## a switch and two Linux VMs in QEMU that ping each other
 	@scripts/setup.sh build vms

@@ -5,6 +5,7 @@
 #           unpacked and not installed; where QEMU is older than 10.1.1, whose vfio-user has
 #           faults, also the one of Debian 13's backports, unpacked in the same way
 #   vms     QEMU, busybox and a guest kernel, for `make two-vms`
+#   hosts   FRR, and what sets namespaces up, for `make demo-hosts`
 #   peers   what `make bench-peers` measures beside vmlan: OVS-DPDK, DPDK, VDE; and Debian 13's
 #           OVS-DPDK, unpacked and not installed
 # As root it installs what is missing and says so. Otherwise it prints the commands that would, all
@@ -28,8 +29,9 @@ packages() {
       echo u-boot-qemu
       ;;
     vms) echo qemu-system-x86 busybox-static cpio ;;
+    hosts) echo frr iproute2 util-linux ;;
     peers) echo openvswitch-switch-dpdk dpdk-dev vde2 iproute2 procps ;;
-    *) printf 'setup: no group "%s"; groups: build test vms peers\n' "$1" >&2; exit 2 ;;
+    *) printf 'setup: no group "%s"; groups: build test vms hosts peers\n' "$1" >&2; exit 2 ;;
   esac
 }
 
@@ -38,6 +40,7 @@ why() {
     build) echo "what cargo needs to link" ;;
     test) echo "real guests, their tools, and an independent virtio-user peer for the tests" ;;
     vms) echo "two VMs to look at" ;;
+    hosts) echo "BGP between hosts" ;;
     peers) echo "the switches that bench-peers measures beside vmlan" ;;
   esac
 }

@@ -11,6 +11,7 @@ use serde::Serialize;
 use crate::alike::Class;
 use crate::bench::ladder::TRUNK;
 use crate::failure::Failure;
+use crate::hosts;
 use crate::native::pair::{Measured, Task};
 use crate::native::{Cores, Lab, Machine, Setup, Stop, Technique, WARM_UP, progress, technique};
 use crate::output::print;
@@ -27,6 +28,10 @@ pub struct DemoArgs {
     /// Write the figures to this file
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Show two hosts instead, which find each other by BGP (evpn, with FRR) or by a list (static);
+    /// auto: by BGP if FRR is here
+    #[arg(long, value_name = "FABRIC", value_parser = ["auto", "static", "evpn"])]
+    hosts: Option<String>,
 }
 
 /// What `--json` writes.
@@ -121,6 +126,9 @@ impl Plan {
 /// # Errors
 /// If a process cannot be started, or no frame passes.
 pub fn run(args: &DemoArgs) -> Result<(), Failure> {
+    if let Some(fabric) = &args.hosts {
+        return hosts::run(fabric, args.json.as_deref());
+    }
     if args.seconds == 0 {
         return Err(Failure::Usage("--seconds 0 measures nothing: give 1 or more".into()));
     }

@@ -4,6 +4,7 @@ mod alike;
 pub mod bench;
 pub mod demo;
 mod failure;
+mod hosts;
 mod native;
 mod output;
 pub mod probe;

@@ -2,7 +2,8 @@
 //! an address and names, fetches files from a server outside (a namespace that stands for the
 //! Internet), reaches the other by name, and a forward of the host reaches it. So it goes on after
 //! the gateway's process was killed, and for a guest that `vmlan run` plugs in. The same by IPv6,
-//! where the guests' kernels make addresses of what the router says.
+//! where the guests' kernels make addresses of what the router says. What a narrower link carries
+//! is told by DHCP, by router advertisements, and by virtio.
 
 use std::time::{Duration, Instant};
 
@@ -130,6 +131,14 @@ fn keeps_to_its_lease(switch: &Switch, guest: &mut Guest) -> Result<()> {
     guest.sh("/bin/ip addr del fd00:77::56/64 dev eth0").map(drop)
 }
 
+/// From now on there is a narrower link: who asks is told, and by IPv6 all are.
+fn narrow(switch: &Switch, link: &str, one: &mut Guest, two: &mut Guest) -> Result<()> {
+    switch.ask(&["port", "add", &format!("up=stream:{link},mtu=1400")])?;
+    assert!(lease(one)?.ends_with("lan 1400"));
+    let has = "[ $(cat /proc/sys/net/ipv6/conf/eth0/mtu) = 1400 ]";
+    two.sh(&format!("for i in $(seq 300); do {has} && exit 0; sleep 0.1; done; exit 1")).map(drop)
+}
+
 #[test]
 fn guests_get_addresses_names_and_a_way_out() -> Result<()> {
     let temporary = tempfile::Builder::new().prefix("vmlan-gateway.").tempdir();
@@ -176,9 +185,11 @@ fn guests_get_addresses_names_and_a_way_out() -> Result<()> {
         std::thread::sleep(Duration::from_millis(50));
     }
     meet(&switch, &mut inside, &mut one, &mut two)?;
+    narrow(&switch, &place("up"), &mut one, &mut two)?;
     let [mut three] =
         Guest::boot(&image, dir, [Boot::new("vm3", 13).run_by_vmlan(&dir.join("api.sock"))])?;
-    assert!(lease(&mut three)?.ends_with("24 10.77.0.1 10.77.0.1 lan 1500"));
+    assert_eq!(three.sh("cat /sys/class/net/eth0/mtu")?.trim(), "1400", "by its NIC");
+    assert!(lease(&mut three)?.ends_with("24 10.77.0.1 10.77.0.1 lan 1400"));
     connectivity::fetch(&mut three, OUTSIDE)?;
     connectivity::reaches(&mut three, "10.77.0.20")?;
     assert_eq!(switch.port("vm3")?["up"], true);

@@ -19,6 +19,7 @@ mod explain;
 mod fdb;
 mod forward;
 mod gateway;
+mod host_link;
 mod lease;
 mod limit;
 mod port;
@@ -166,6 +167,12 @@ enum Command {
         "  vmlan vm-args vm1=vhost-user:/tmp/vm1.sock --vmm libvirt     (no switch needed)"
     ))]
     VmArgs(vm_args::VmArgsArgs),
+    /// Join the LANs of several hosts: print, apply or remove what an uplink needs for it
+    ///
+    /// A VXLAN of the kernel's, a bridge and a TAP device for a port `tap:`. A few hosts know each
+    /// other by a list; many by BGP (EVPN), which FRR speaks: its configuration is printed, too.
+    #[command(after_help = host_link::EXAMPLE)]
+    HostLink(Box<host_link::HostLinkArgs>),
     /// Run a VM with a NIC on the LAN, and start a switch with a way out if none runs
     ///
     /// Adds a port to the running switch and becomes the VMM, with the options that the port needs:
@@ -216,6 +223,7 @@ impl Command {
             Self::Explain(args) => Some(&mut args.api.api),
             Self::VmArgs(args) => Some(&mut args.api.api),
             Self::Run(args) => Some(&mut args.api.api),
+            Self::HostLink(args) => Some(&mut args.api.api),
             Self::PktGen(_) | Self::Stack(_) | Self::Load(_) | Self::Gateway(_) | Self::Man(_) => {
                 None
             }
@@ -249,6 +257,7 @@ impl Command {
             Self::Explain(args) => explain::run(&args),
             Self::VmArgs(args) => vm_args::run(&args),
             Self::Run(args) => run::run(&args),
+            Self::HostLink(args) => host_link::run(&args),
             Self::PktGen(args) => pktgen::run(&args),
             Self::Gateway(args) => gateway::run(args),
             Self::Stack(args) => stack::run(&args),

@@ -152,6 +152,57 @@ fn nothing_is_flooded_that_need_not_be_and_it_is_told() {
     drop(one);
 }
 
+/// What goes round in a loop comes back by an uplink again and again.
+#[test]
+fn a_storm_is_limited_and_named() {
+    let ports = ["a=vhost-user:@/a.sock,broadcast_frames=1", "b=stream:@/b.sock"];
+    let switch = Switch::start(&ports);
+    let mut events = Events::listen(&switch);
+    send(&switch, "ff:ff:ff:ff:ff:ff");
+    let told = loop {
+        let event = events.next("dropped");
+        if event["reason"] == "storm" {
+            break event;
+        }
+    };
+    assert_eq!(told["port"], "a");
+    let storm = port(&switch, "a")["drops"]["storm"].as_u64();
+    assert!(storm > Some(0) && told["count"].as_u64() <= storm, "{told} of {storm:?}");
+}
+
+#[test]
+fn a_guest_that_is_wider_than_a_link_is_named() {
+    let switch = Switch::start(&[
+        "a=vhost-user:@/a.sock",
+        "b=vhost-user:@/b.sock,mtu=1400",
+        "up=stream:@/up.sock,mtu=1450",
+    ]);
+    let guest = |port: &str, keys: &str| {
+        let address = switch.here(&format!("vhost-user:@/{port}.sock{keys}"));
+        let guest = Guest::start(&["-i", &address, "-f", "rx"]);
+        until("the guest", || port_info(&switch, port)["up"] == true);
+        guest
+    };
+    let warning = |port: &str| port_info(&switch, port)["details"]["warning"].clone();
+    let a = guest("a", "");
+    let text =
+        "its guest was not told an MTU and up carries 1450: see host_mtu in `vmlan vm-args a`";
+    assert_eq!(warning("a"), text);
+    drop(a);
+    until("its end", || port_info(&switch, "a")["up"] == false);
+    let _a = guest("a", ",mtu=1450");
+    assert!(warning("a").is_null(), "{}", warning("a"));
+    let _b = guest("b", ",mtu=1450");
+    assert!(warning("b").as_str().unwrap().contains("an MTU of 1450 and b carries 1400"));
+    let args = |port: &str| String::from_utf8(switch.run(&["vm-args", port]).stdout).unwrap();
+    assert!(args("a").contains(",host_mtu=1450") && args("b").contains(",host_mtu=1400"));
+}
+
+fn port_info(switch: &Switch, name: &str) -> Value {
+    let list = switch.json(&["port", "list"]);
+    list["ports"].as_array().unwrap().iter().find(|p| p["name"] == name).unwrap().clone()
+}
+
 /// A file with none of the ports.
 fn file(switch: &Switch) -> String {
     let path = switch.path("empty.toml");

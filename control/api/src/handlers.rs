@@ -180,9 +180,10 @@ async fn how_to_attach(
     query: &str,
     control: &Sender<Action>,
 ) -> Result<Answer, Refusal> {
-    let wanted = wanted(query)?;
+    let mut wanted = wanted(query)?;
     let name = word(name)?;
     let port = ask(control, |r| Action::GetPort(name.clone(), r)).await?;
+    wanted.mtu = port.mtu;
     let address = port.address.parse().map_err(invalid)?;
     let args = vm_args(&name, &address, &wanted).map_err(invalid)?;
     json(StatusCode::OK, &args)
@@ -197,7 +198,8 @@ fn vlan(query: &str) -> Result<Option<u16>, Refusal> {
 
 /// `vmm=qemu&memory=1G&qemu=9.2`, all optional.
 fn wanted(query: &str) -> Result<Wanted, Refusal> {
-    let mut wanted = Wanted { vmm: Vmm::Qemu, memory: "1G".into(), qemu: QemuVersion::RECENT };
+    let mut wanted =
+        Wanted { vmm: Vmm::Qemu, memory: "1G".into(), qemu: QemuVersion::RECENT, mtu: None };
     for pair in query.split('&').filter(|p| !p.is_empty()) {
         let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
         let value = routes::percent_decode(value)

@@ -102,7 +102,8 @@ fn options(text: &str) {
         return;
     };
     for vmm in [Vmm::Qemu, Vmm::CloudHypervisor, Vmm::Libvirt, Vmm::Crosvm, Vmm::Krunkit] {
-        let wanted = Wanted { vmm, memory: memory.to_owned(), qemu };
+        let mtu = text.len().try_into().ok();
+        let wanted = Wanted { vmm, memory: memory.to_owned(), qemu, mtu };
         let Some(args) = taken(vm_args(&port.name, &port.address, &wanted)) else { continue };
         let words = args.substituted().unwrap_or_default();
         assert_eq!(words.lines().count(), words.len().min(1), "one line: {words}");

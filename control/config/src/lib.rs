@@ -1,5 +1,5 @@
-//! What a user writes, as types: addresses of ports and their keys, the configuration file, and the
-//! options that a VMM is to be given for a port.
+//! What a user writes, as types: addresses of ports and their keys, and the configuration file. And
+//! what others are to be given: VMMs options for a port, hosts a network between them.
 //!
 //! Nothing is opened, read or started here.
 
@@ -10,6 +10,7 @@ pub mod file;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
 pub mod gateway;
+pub mod host_link;
 pub mod human_text;
 pub mod nearest_word;
 pub mod refusal;

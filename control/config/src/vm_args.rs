@@ -82,6 +82,9 @@ pub struct Wanted {
     pub memory: String,
     /// Which QEMU: its options changed over time.
     pub qemu: QemuVersion,
+    /// Bytes of the longest packet that the LAN carries, for a guest whose port has no `mtu`;
+    /// `None`: the guest is told nothing. Emulated NICs, crosvm and krunkit cannot tell it.
+    pub mtu: Option<u16>,
 }
 
 /// The options.
@@ -174,6 +177,8 @@ struct Plug<'a> {
     vmm_listens: bool,
     queues: u16,
     mac: Mac,
+    /// Told to the guest (VIRTIO_NET_F_MTU).
+    mtu: Option<u16>,
     /// What any QEMU can do in place of an emulated NIC of ours.
     instead: &'static str,
     wanted: &'a Wanted,
@@ -204,10 +209,10 @@ pub fn vm_args(name: &PortName, address: &Address, wanted: &Wanted) -> Result<Vm
         name: name.to_string(),
         place: address.place().to_owned(),
     })?;
-    let (vmm_listens, queues, mac, model) = match address.spec() {
-        Spec::VhostUser(spec) => (spec.connect, spec.queues, spec.mac, Model::E1000),
-        Spec::Stream(spec) => (spec.connect, 1, spec.mac, Model::E1000),
-        Spec::VfioUser(spec) => (false, 1, spec.mac, spec.model),
+    let (vmm_listens, queues, mac, mtu, model) = match address.spec() {
+        Spec::VhostUser(spec) => (spec.connect, spec.queues, spec.mac, spec.mtu, Model::E1000),
+        Spec::Stream(spec) => (spec.connect, 1, spec.mac, spec.mtu, Model::E1000),
+        Spec::VfioUser(spec) => (false, 1, spec.mac, None, spec.model),
         Spec::Tap(_) | Spec::Pcap(_) | Spec::Nat(_) => {
             let (name, kind) = (name.to_string(), address.kind());
             return Err(VmArgsError::NotForVms { name, kind });
@@ -219,6 +224,7 @@ pub fn vm_args(name: &PortName, address: &Address, wanted: &Wanted) -> Result<Vm
         vmm_listens,
         queues,
         mac: mac.unwrap_or_else(|| mac_of(name)),
+        mtu: mtu.or(wanted.mtu),
         instead: instead(model),
         wanted,
     };
@@ -276,7 +282,8 @@ impl Plug<'_> {
         let Self { name, queues, mac, .. } = self;
         let id = format!("net-{name}");
         let mut device = format!(
-            "virtio-net-pci,netdev={id},mac={mac},rx_queue_size={RING},tx_queue_size={RING}"
+            "virtio-net-pci,netdev={id},mac={mac}{},rx_queue_size={RING},tx_queue_size={RING}",
+            self.key("host_mtu"),
         );
         let mut netdev = format!("vhost-user,id={id},chardev=chr-{name}");
         if *queues > 1 {
@@ -289,6 +296,11 @@ impl Plug<'_> {
             format!("socket,id=chr-{name},path={}{}", commas(&self.path), self.reconnect());
         let net = [("-chardev", chardev), ("-netdev", netdev), ("-device", device)];
         [self.qemu_memory(), words(&net)].concat()
+    }
+
+    /// The MTU, as a further key of the NIC.
+    fn key(&self, name: &str) -> String {
+        self.mtu.map(|mtu| format!(",{name}={mtu}")).unwrap_or_default()
     }
 
     /// Memory that the switch may map.
@@ -355,7 +367,10 @@ impl Plug<'_> {
                 "-netdev",
                 format!("stream,id=net-{name},addr.type=unix,addr.path={path},{reconnect}"),
             ),
-            ("-device", format!("virtio-net-pci,netdev=net-{name},mac={mac}")),
+            (
+                "-device",
+                format!("virtio-net-pci,netdev=net-{name},mac={mac}{}", self.key("host_mtu")),
+            ),
         ]))
     }
 
@@ -365,9 +380,10 @@ impl Plug<'_> {
         let path = self.quoted_path();
         let net = format!(
             "vhost_user=true,socket={path},vhost_mode={mode},\
-             num_queues={},queue_size={RING},mac={}",
+             num_queues={},queue_size={RING},mac={}{}",
             2 * self.queues,
-            self.mac
+            self.mac,
+            self.key("mtu")
         );
         words(&[self.cloud_hypervisor_memory(), ("--net", net)])
     }
@@ -395,9 +411,10 @@ impl Plug<'_> {
         };
         let queues =
             if self.queues > 1 { format!(" queues='{}'", self.queues) } else { String::new() };
+        let mtu = self.mtu.map(|mtu| format!("    <mtu size='{mtu}'/>\n")).unwrap_or_default();
         format!(
             "{LIBVIRT_MEMORY}<!-- in <devices> -->\n<interface type='vhostuser'>\n    \
-             <mac address='{mac}'/>\n{source}    <model type='virtio'/>\n    \
+             <mac address='{mac}'/>\n{source}    <model type='virtio'/>\n{mtu}    \
              <driver{queues} rx_queue_size='{RING}' tx_queue_size='{RING}'/>\n</interface>\n",
             mac = self.mac,
         )

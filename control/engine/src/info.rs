@@ -16,6 +16,10 @@ pub struct PortInfo {
     pub address: String,
     /// Connected, and its driver is ready.
     pub up: bool,
+    /// The MTU that its guest is to have: the port's own, or that of the narrowest link that the
+    /// guest may send to, if it is below 1500.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mtu: Option<u16>,
     /// What its kind has to say: state, features, queues.
     pub details: serde_json::Map<String, serde_json::Value>,
 }

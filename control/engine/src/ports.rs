@@ -30,6 +30,7 @@ mod keepers;
 mod leases;
 mod limits;
 mod link_watch;
+mod mtu;
 mod nat;
 mod observe;
 mod open;
@@ -182,7 +183,7 @@ impl Ports {
             return Err(refusal);
         }
         self.mirror();
-        let info = self.entries.last().map(Entry::info).unwrap_or_default();
+        let info = self.entries.last().map(|entry| self.info(entry)).unwrap_or_default();
         self.has_changed(Event::of("port-added", &info.name));
         Ok(info)
     }
@@ -254,10 +255,10 @@ impl Ports {
     /// Puts into force what addresses, limits and groups say.
     fn enforce(&mut self) -> Result<(), Refusal> {
         self.export.follow(&mut self.entries);
+        policy::enforce(&mut self.rules, &mut self.entries, &self.workers, self.switch.fdb())
+            .map_err(|text| Refusal::new(Cause::Failed, text))?;
         self.tell_gateways();
-        let done =
-            policy::enforce(&mut self.rules, &mut self.entries, &self.workers, self.switch.fdb());
-        done.map_err(|text| Refusal::new(Cause::Failed, text))
+        Ok(())
     }
 
     /// Closes a port.
@@ -339,7 +340,7 @@ impl Ports {
         if self.entries[index].address != old {
             self.has_changed(Event::of("port-changed", name.as_str()));
         }
-        Ok(self.entries[index].info())
+        Ok(self.info(&self.entries[index]))
     }
 
     /// One line for a port that was at `old`, if it is not any more.
@@ -439,7 +440,7 @@ impl Ports {
 
     /// Describes all ports.
     pub fn list(&self) -> Vec<PortInfo> {
-        self.entries.iter().map(Entry::info).collect()
+        self.entries.iter().map(|entry| self.info(entry)).collect()
     }
 
     /// Describes one port.
@@ -448,10 +449,10 @@ impl Ports {
     /// If no port has that name.
     pub fn get(&self, name: &PortName) -> Result<PortInfo, Refusal> {
         let index = self.find(name).ok_or_else(|| Refusal::no_port(name))?;
-        Ok(self.entries[index].info())
+        Ok(self.info(&self.entries[index]))
     }
 
-    /// The policies follow the MTUs of devices.
+    /// Policies and gateways follow the MTUs of devices.
     pub fn follow_links(&mut self) {
         let follows =
             |e: &Entry| e.id.is_none() || e.kept.policy().is_none_or(|p| p.mtu == e.mtu());

@@ -82,6 +82,8 @@ struct Vm<'a> {
 struct Held {
     name: PortName,
     address: Address,
+    /// What the guest is to be told.
+    mtu: Option<u16>,
     hold: OwnedFd,
 }
 
@@ -98,9 +100,9 @@ pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {
     let vm = Vm::new(args, api)?;
     // What is wrong with the command is said before there is a switch, or a port.
     let name = vm.name.clone().unwrap_or(vm.first_name()?);
-    vm.words(&name, &vm.address(&name, "")?)?;
+    vm.words(&name, &vm.address(&name, "")?, None)?;
     let held = if args.new { vm.start()? } else { vm.join_or_start()? };
-    let words = vm.words(&held.name, &held.address)?;
+    let words = vm.words(&held.name, &held.address, held.mtu)?;
     let (name, address) = (&held.name, &held.address);
     let is_usual = args.api.path().is_ok_and(|usual| usual == vm.api);
     let vmlan = program((!is_usual || args.api.api.is_some()).then_some(vm.api.as_path()));
@@ -140,7 +142,7 @@ impl<'a> Vm<'a> {
         };
         let keys = args.keys.iter().map(|key| format!(",{key}"));
         Ok(Self {
-            command: VmCommand { words, vmm, qemu: version(args, vmm)?, kvm: has_kvm() },
+            command: VmCommand { words, vmm, qemu: version(args, vmm)?, kvm: has_kvm(), mtu: None },
             name: args.name.as_deref().map(port_name).transpose()?,
             kind,
             keys: std::iter::once(model.to_owned()).chain(keys).collect(),
@@ -163,8 +165,14 @@ impl<'a> Vm<'a> {
         Ok(named.address)
     }
 
-    fn words(&self, name: &PortName, address: &Address) -> Result<Vec<OsString>, Failure> {
-        self.command.plugged_in(name, address).map_err(|e| Failure::Usage(said(&e)))
+    fn words(
+        &self,
+        name: &PortName,
+        address: &Address,
+        mtu: Option<u16>,
+    ) -> Result<Vec<OsString>, Failure> {
+        let command = VmCommand { mtu, ..self.command };
+        command.plugged_in(name, address).map_err(|e| Failure::Usage(said(&e)))
     }
 
     fn first_name(&self) -> Result<PortName, Failure> {

@@ -50,7 +50,7 @@ pub(super) fn run(args: &VmArgsArgs) -> Result<(), Failure> {
     if args.tcg && !matches!(vmm, Vmm::Qemu | Vmm::Libvirt) {
         return Err(Failure::Usage("--tcg is for QEMU and libvirt only: leave it out".into()));
     }
-    let wanted = Wanted { vmm, memory: args.memory.clone(), qemu };
+    let wanted = Wanted { vmm, memory: args.memory.clone(), qemu, mtu: None };
     let made = if args.port.contains('=') {
         let named: NamedAddress = args.port.parse().map_err(|e| named_failure(&args.port, &e))?;
         vm_args(&named.name, &named.address, &wanted)?

@@ -70,7 +70,8 @@ pub struct Config {
     pub queues: u16,
     /// The guest's MAC address, if it is known. The front end gives it to the guest; shown only.
     pub mac: Option<Mac>,
-    /// The guest's MTU, if it is known. The front end gives it to the guest; shown only.
+    /// The MTU that the guest is to have. Only the front end can tell it the guest: if it says
+    /// that it tells another (NET_SET_MTU), that is logged.
     pub mtu: Option<u16>,
     /// Limit of interrupts per second, of all virtqueues together, whatever the guest asks for; 0:
     /// no limit.

@@ -49,6 +49,8 @@ pub struct Server {
     port: Arc<VhostUserPort>,
     waker: Arc<Waker>,
     queues: u16,
+    /// The guest's MTU, as the user wants it.
+    mtu: Option<u16>,
     files: Files,
     changed: Changed,
     details: Arc<Mutex<Details>>,
@@ -88,6 +90,7 @@ impl Server {
             port,
             waker,
             queues: config.queues,
+            mtu: config.mtu,
             files: config.memory,
             changed,
             details,
@@ -302,7 +305,9 @@ impl Server {
     fn serve(&mut self, message: Message) {
         let Some((_, session)) = &mut self.served else { return };
         let number = message.header.number;
+        let told = session.mtu();
         let outcome = session.handle(message);
+        let told = session.mtu().filter(|mtu| Some(*mtu) != told);
         self.unshared |= outcome.refusal.as_ref().is_some_and(RequestRefusal::is_unshared);
         self.unshared &= !self.port.is_up();
         // Before the reply: whoever has it may look. It costs more than most messages.
@@ -324,10 +329,23 @@ impl Server {
         if let Some(refusal) = &outcome.refusal {
             self.warn(&error_chain(refusal));
         }
+        self.compare_mtu(told);
         match sent {
             Err(e) => self.lost(&e),
             Ok(()) if outcome.hang_up => self.hang_up(),
             Ok(()) => {}
+        }
+    }
+
+    /// The front end has told its guest an MTU, which nobody else can.
+    fn compare_mtu(&mut self, told: Option<u64>) {
+        if let (Some(told), Some(own)) = (told, self.mtu)
+            && told != u64::from(own)
+        {
+            self.warn(&format!(
+                "the VMM tells its guest an MTU of {told}, and the port's mtu is {own}: give both \
+                 the same"
+            ));
         }
     }
 

@@ -343,6 +343,11 @@ impl Session {
         self.rings.deliver(&self.port, self.port.limit().due());
     }
 
+    /// The MTU that the front end tells the guest, if it has said so.
+    pub fn mtu(&self) -> Option<u64> {
+        self.mtu
+    }
+
     /// For `port list`.
     pub fn details(&self) -> Details {
         let (rx, tx) = self.rings.live();

@@ -49,7 +49,11 @@ const VHOST_USER: &[Key] = &[
     key("queues", Takes::Short(1, 64), "queue pairs offered"),
     IRQ_RATE_MAX,
     key("mac", Takes::Mac, "MAC address to give the VM (in vm-args)"),
-    key("mtu", Takes::Short(68, 9216), "MTU told to the guest"),
+    key(
+        "mtu",
+        Takes::Short(68, 9216),
+        "MTU of the guest (in vm-args; default: that of the narrowest link, if below 1500)",
+    ),
     MEMORY,
     IP,
 ];
@@ -161,7 +165,11 @@ const NAT: &[Key] = &[
     ),
     key("flows", Takes::Number(1, 65_536), "connections of one VM (default 1024)"),
     key("flow_rate", Takes::Number(1, 100_000), "new ones of one VM in a second (default 200)"),
-    key("mtu", Takes::Short(576, 9000), "bytes of the longest packet (default 1500)"),
+    key(
+        "mtu",
+        Takes::Short(576, 9000),
+        "bytes of the longest packet (default 1500); a narrower link of the LAN makes it less",
+    ),
     key("mac", Takes::Mac, "MAC address of the gateway (default: derived from the port's name)"),
 ];
 

@@ -26,6 +26,8 @@ pub struct VmCommand<'a> {
     pub qemu: QemuVersion,
     /// KVM can be used here, if the command asks for it.
     pub kvm: bool,
+    /// As in [`Wanted::mtu`].
+    pub mtu: Option<u16>,
 }
 
 /// Why a command cannot have a NIC on a port.
@@ -78,7 +80,7 @@ impl VmCommand<'_> {
         };
         let ours = memory.is_some();
         let memory = memory.unwrap_or_else(|| "1G".into());
-        let wanted = Wanted { vmm: self.vmm, memory, qemu: self.qemu };
+        let wanted = Wanted { vmm: self.vmm, memory, qemu: self.qemu, mtu: self.mtu };
         let mut made = vm_args(name, address, &wanted)?;
         if self.vmm == Vmm::Qemu && self.qemu < QemuVersion::TCG_MSIX && !self.uses_kvm() {
             made = made.without_msix();

@@ -1,7 +1,7 @@
 use super::*;
 
 fn ask(name: &str, address: &str, vmm: Vmm, qemu: &str) -> Result<VmArgs, String> {
-    let wanted = Wanted { vmm, memory: "1G".into(), qemu: qemu.parse().unwrap() };
+    let wanted = Wanted { vmm, memory: "1G".into(), qemu: qemu.parse().unwrap(), mtu: None };
     vm_args(&name.parse().unwrap(), &address.parse().unwrap(), &wanted).map_err(|e| e.to_string())
 }
 
@@ -195,4 +195,24 @@ fn shell_words_survive_the_shell() {
     assert_eq!(shell_word("a=b,c"), "a=b,c");
     assert_eq!(shell_word("it's"), "'it'\\''s'");
     assert_eq!(shell_word(""), "''");
+}
+
+#[test]
+fn the_guest_is_told_its_mtu() {
+    let text = |address: &str, vmm, mtu| {
+        let wanted = Wanted { vmm, memory: "1G".into(), qemu: QemuVersion::RECENT, mtu };
+        vm_args(&"a".parse().unwrap(), &address.parse().unwrap(), &wanted).unwrap().text
+    };
+    for (vmm, words) in [
+        (Vmm::Qemu, ",host_mtu=1450,rx_queue_size="),
+        (Vmm::CloudHypervisor, ",mtu=1450"),
+        (Vmm::Libvirt, "<mtu size='1450'/>"),
+    ] {
+        assert!(text("vhost-user:/a", vmm, Some(1450)).contains(words), "{vmm:?}");
+        let own = text("vhost-user:/a,mtu=1400", vmm, Some(1450));
+        assert!(own.contains(&words.replace("1450", "1400")), "{own}: the port's own goes first");
+        assert!(!text("vhost-user:/a", vmm, None).contains("mtu"), "{vmm:?}");
+    }
+    assert!(text("stream:/a", Vmm::Qemu, Some(1450)).contains(",host_mtu=1450"));
+    assert!(!text("vfio-user:/a", Vmm::Qemu, Some(1450)).contains("mtu"));
 }

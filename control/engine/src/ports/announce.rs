@@ -3,7 +3,8 @@
 //! A fabric that knows a guest elsewhere (another host, another port) sends its frames there until
 //! the guest speaks. So an announcement is sent to the uplinks at once, and again after 60, 300 and
 //! 1,000 ms: the first may be lost while the fabric itself changes. When an uplink comes up, its
-//! other side may have forgotten all of them, and they are announced again.
+//! other side may have forgotten all of them, and they are announced again. This switch hears it
+//! too: it may know the guest behind an uplink, where it came from.
 //!
 //! A guest can take its driver down and up as often as it likes: a series of announcements is not
 //! begun again within a second.
@@ -132,6 +133,7 @@ impl Ports {
         let Some((id, own)) = entry.id.and_then(|id| Some((id, table.get(id)?))) else { return };
         let ip = self.one_address(entry);
         for (mac, domain) in Self::addresses_of(entry, &own.policy.vlan) {
+            self.switch.fdb().announced(mac, domain, id);
             for uplink in uplinks {
                 let Some(to) = uplink.id.filter(|to| *to != id) else { continue };
                 let form = table.form_of_flood((id, &own.policy), domain, to);

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use vmlan_switch::PortId;
+use vmlan_switch::policy::Policy;
 
 use super::open::Opened;
 use super::policy::Kept;
@@ -47,11 +48,22 @@ impl Entry {
         }
     }
 
+    /// The same of any link, common or not.
+    pub(super) fn link_mtu(&self) -> Option<u16> {
+        self.mtu().or_else(|| self.opened.mtu())
+    }
+
+    /// What it is to the workers; `None`: it takes no part in switching, or not yet.
+    pub(super) fn part(&self) -> Option<(PortId, &Policy)> {
+        Some((self.id?, self.kept.policy()?))
+    }
+
     /// A capture file is up for as long as it is written.
     pub(super) fn is_up(&self) -> bool {
         !self.opened.moves_frames() || self.opened.port().is_up()
     }
 
+    /// What it says of itself; [`super::Ports::info`] says what others add.
     pub(super) fn info(&self) -> PortInfo {
         let details = self.opened.details().into_iter();
         PortInfo {
@@ -59,6 +71,7 @@ impl Entry {
             kind: self.address.kind().to_string(),
             address: self.address.to_string(),
             up: self.is_up(),
+            mtu: None,
             details: details.map(|(k, v)| (k.to_owned(), v.into())).collect(),
         }
     }

@@ -8,8 +8,8 @@ use vmlan_config::address::{Address, PortName, Spec};
 use vmlan_config::refusal::{Cause, Refusal};
 use vmlan_frame::Mac;
 
-use super::Ports;
 use super::open::{Gateways, Opened};
+use super::{Entry, Ports};
 use crate::info::{ForwardInfo, LeaseInfo};
 
 impl Ports {
@@ -25,10 +25,15 @@ impl Ports {
     /// Gateways go on as their addresses, and those of others, say now.
     pub(super) fn tell_gateways(&mut self) {
         let reserved = self.reserved(None);
+        let narrowest = |e: &Entry| match e.opened {
+            Opened::Nat(_) => self.narrowest(e).map(|(_, mtu)| mtu),
+            _ => None,
+        };
+        let narrowest: Vec<_> = self.entries.iter().map(narrowest).collect();
         let gateways = Gateways { host: &self.gateways, reserved };
-        for entry in &mut self.entries {
+        for (entry, narrowest) in self.entries.iter_mut().zip(narrowest) {
             if let (Opened::Nat(nat), Spec::Nat(spec)) = (&mut entry.opened, entry.address.spec())
-                && let Ok(wanted) = gateways.wanted(&entry.address, spec)
+                && let Ok(wanted) = gateways.wanted(&entry.address, spec, narrowest)
             {
                 nat.follow(&entry.name, &wanted);
             }

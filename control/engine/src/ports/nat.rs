@@ -64,7 +64,7 @@ impl Nat {
             group: None,
             queues: 1,
             mac: None,
-            mtu: Some(wanted.spec.mtu),
+            mtu: None,
             irq_rate_max: 0,
             memory: vmlan_attach::Files::Ram,
         };
@@ -199,6 +199,7 @@ impl Nat {
         details.push(("gateway", network.gateway().to_string()));
         details.push(("pool", format!("{first}-{last}")));
         details.extend(self.network6().map(|network| ("prefix", network.to_string())));
+        details.push(("mtu", self.setup.mtu.to_string()));
         details.push(("leases", self.leases().count().to_string()));
         let wrong = self.forwards.iter().filter_map(|(_, wrong)| wrong.as_deref());
         details.extend(wrong.map(|wrong| ("trouble", wrong.to_owned())));

@@ -25,14 +25,15 @@ pub(super) struct Gateways<'a> {
 }
 
 impl Gateways<'_> {
-    /// What the gateway at `address` is to do.
+    /// What the gateway at `address` is to do on a LAN with links that carry `narrowest`.
     pub(super) fn wanted<'s>(
         &self,
         address: &Address,
         spec: &'s vmlan_config::address::Nat,
+        narrowest: Option<u16>,
     ) -> Result<Wanted<'s>, String> {
         let network = address.place().parse()?;
-        Ok(Wanted { network, spec, reserved: self.reserved.clone() })
+        Ok(Wanted { network, spec, reserved: self.reserved.clone(), narrowest })
     }
 }
 
@@ -132,7 +133,8 @@ impl Opened {
                 stream::open(config, changed.clone()).map(Self::Stream).map_err(|e| error_chain(&e))
             }
             Spec::Nat(spec) => {
-                let wanted = gateways.wanted(address, spec)?;
+                // What the LAN's links carry it is told when it takes part.
+                let wanted = gateways.wanted(address, spec, None)?;
                 Nat::open(name, &wanted, gateways.host, changed).map(Box::new).map(Self::Nat)
             }
             Spec::Pcap(spec) => {

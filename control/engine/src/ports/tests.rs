@@ -5,7 +5,7 @@ use vmlan_switch::policy::{Macs, Policy, Vlan};
 use vmlan_switch::{Options, Switch};
 
 use super::*;
-use crate::info::Applied;
+use crate::info::{Applied, FdbLine};
 use vmlan_config::address::LimitTable;
 use vmlan_config::file::Config;
 use vmlan_config::settings::Plan;
@@ -236,6 +236,8 @@ fn a_guest_is_announced_to_its_uplink_in_its_vlan() {
     assert_eq!((&frame[32..36], &frame[42..46]), (&[10, 0, 0, 7][..], &[10, 0, 0, 7][..]));
     let _b = stream_peer(&rig, "b");
     assert!(rig.ports.announce().is_some());
+    let here = |line: &FdbLine| line.mac == "52:54:00:00:00:02" && line.port == "b";
+    assert!(rig.ports.fdb().iter().any(here), "this switch hears it too");
     let frame = read(&mut lan);
     assert_eq!((&frame[6..12], &frame[12..14]), (&[0x52, 0x54, 0, 0, 0, 2][..], &[0x80, 0x35][..]));
 }
@@ -263,6 +265,28 @@ fn a_sender_is_told_the_mtu_of_a_link() {
     let mut passed = [0; 4 + 1514];
     up.read_exact(&mut passed).unwrap();
     assert_eq!(passed[4..], frame, "changed while it runs");
+}
+
+#[test]
+fn the_narrowest_link_that_a_guest_may_send_to_is_its_mtu() {
+    let mut rig = rig();
+    rig.apply(
+        "a vhost-user:@/a\nb vfio-user:@/b\nup stream:@/up,mtu=1400\nout stream:@/o,mtu=1450",
+    )
+    .unwrap();
+    let mtu = |rig: &Rig, name: &str| rig.ports.get(&name.parse().unwrap()).unwrap().mtu;
+    assert_eq!([mtu(&rig, "a"), mtu(&rig, "b")], [Some(1400); 2]);
+    rig.set("b", &[("uplink", "out")]).unwrap();
+    rig.set("a", &[("uplink", "up")]).unwrap();
+    assert_eq!([mtu(&rig, "a"), mtu(&rig, "b")], [Some(1400), Some(1450)]);
+    rig.set("a", &[("vlan", "10")]).unwrap();
+    assert_eq!(mtu(&rig, "a"), None, "in a VLAN that no link carries");
+    rig.set("up", &[("trunk", "9+10")]).unwrap();
+    assert_eq!(mtu(&rig, "a"), Some(1400));
+    rig.set("a", &[("mtu", "1500")]).unwrap();
+    assert_eq!(mtu(&rig, "a"), Some(1500), "its own goes first");
+    rig.set("out", &[("mtu", "1500")]).unwrap();
+    assert_eq!(mtu(&rig, "b"), None, "as any guest takes");
 }
 
 /// Events that a listener has been told, as `event port reason-or-address count`.

@@ -63,6 +63,14 @@ impl Fdb {
         won
     }
 
+    /// An address is behind `port`, as if a frame from it had come in: it is learned, unless it is
+    /// pinned elsewhere or no unicast address.
+    pub fn announced(&self, mac: Mac, domain: Domain, port: PortId) {
+        if !mac.is_group() && mac != Mac::default() {
+            self.learn(mac, domain, port);
+        }
+    }
+
     /// Forgets an address, pinned or learned; false if it was not known.
     pub fn remove(&self, mac: Mac, domain: Domain) -> bool {
         let hash = self.hash(mac, domain);

@@ -143,8 +143,8 @@ fn hold(
     address: Address,
 ) -> Result<Held, ClientError> {
     let new = NewPort { name: name.to_string(), address: address.to_string(), hold: true };
-    let (_, hold) = client.hold(connection, &new)?;
-    Ok(Held { name, address, hold })
+    let (info, hold) = client.hold(connection, &new)?;
+    Ok(Held { name, address, mtu: info.mtu, hold })
 }
 
 /// Nobody is there, so a switch can be.

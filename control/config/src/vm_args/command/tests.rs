@@ -8,7 +8,7 @@ const OBJECT: &str = "memory-backend-memfd,id=vmlan-mem,size=";
 fn added(command: &str, address: &str, qemu: &str, kvm: bool) -> Result<Vec<String>, String> {
     let words: Vec<OsString> = command.split(' ').map(OsString::from).collect();
     let vmm = vmm_of(&words[0]).unwrap();
-    let command = VmCommand { words: &words, vmm, qemu: qemu.parse().unwrap(), kvm };
+    let command = VmCommand { words: &words, vmm, qemu: qemu.parse().unwrap(), kvm, mtu: None };
     let name = "vm1".parse().unwrap();
     let all = command.plugged_in(&name, &address.parse().unwrap()).map_err(|e| e.to_string())?;
     let all: Vec<_> = all.into_iter().map(|w| w.into_string().unwrap()).collect();

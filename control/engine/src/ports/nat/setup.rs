@@ -19,6 +19,8 @@ pub(in crate::ports) struct Wanted<'a> {
     pub(in crate::ports) spec: &'a Nat,
     /// Addresses kept for ports.
     pub(in crate::ports) reserved: BTreeMap<String, Ipv4Addr>,
+    /// Bytes of the longest packet that the LAN's narrowest link carries; `None`: any.
+    pub(in crate::ports) narrowest: Option<u16>,
 }
 
 /// Seconds since 1970.
@@ -40,7 +42,8 @@ pub(super) fn of(name: &PortName, socket: &Path, wanted: &Wanted<'_>) -> Setup {
         network6: spec.ipv6.network(name).filter(|_| spec.mtu >= IPV6_MTU),
         mac: spec.mac.unwrap_or_else(|| nic_mac_of(name)).to_string(),
         network: wanted.network,
-        mtu: spec.mtu,
+        // Below IPv6's least, senders of what is too long are told one by one.
+        mtu: wanted.narrowest.map_or(spec.mtu, |n| spec.mtu.min(n.max(IPV6_MTU))),
         domain: spec.domain.clone(),
         dhcp: spec.dhcp,
         lease: u32::try_from(spec.lease.as_secs()).unwrap_or(u32::MAX),
@@ -89,6 +92,25 @@ fn way_there(network: Network, routes: &str) -> Option<(Ipv4Addr, u32, &str)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use vmlan_config::address::{Address, Spec};
+
+    #[test]
+    fn the_narrowest_link_decides_down_to_what_ipv6_needs() {
+        let mtu = |address: &str, narrowest| {
+            let address: Address = address.parse().unwrap();
+            let Spec::Nat(spec) = address.spec() else { panic!("{address}") };
+            let network = address.place().parse().unwrap();
+            let wanted = Wanted { network, spec, reserved: BTreeMap::new(), narrowest };
+            let setup = of(&"net".parse().unwrap(), Path::new("/s"), &wanted);
+            assert_eq!(setup.network6.is_some(), setup.mtu >= IPV6_MTU, "{address}");
+            setup.mtu
+        };
+        let usual = "nat:10.77.0.0/24";
+        assert_eq!([None, Some(1450), Some(68)].map(|n| mtu(usual, n)), [1500, 1450, 1280]);
+        let wide = "nat:10.77.0.0/24,mtu=9000";
+        assert_eq!([None, Some(1450)].map(|n| mtu(wide, n)), [9000, 1450]);
+        assert_eq!(mtu("nat:10.77.0.0/24,mtu=576", Some(1450)), 576);
+    }
 
     #[test]
     fn a_network_that_the_host_has_is_refused_with_one_that_it_has_not() {

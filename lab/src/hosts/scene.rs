@@ -1,0 +1,183 @@
+//! Two network namespaces as hosts: a link between them, what `vmlan host-link` makes, FRR where it
+//! is to speak, and a switch on each.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde_json::Value;
+use vmlan_harness::{HarnessError, LanHost as _, NetNs, Process, Scratch, Stop, Switch};
+use vmlan_harness::{find_program, output_of, use_program, vmlan_program};
+
+use super::Fabric;
+use crate::failure::Failure;
+
+/// Where Debian's package has FRR's daemons.
+const FRR: &str = "/usr/lib/frr";
+/// Longest wait for what takes moments.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A host.
+pub(super) struct Host {
+    // Dropped in this order.
+    switch: Switch,
+    followers: Vec<Process>,
+    net: NetNs,
+    dir: PathBuf,
+}
+
+/// Both hosts.
+pub(super) struct Scene {
+    pub(super) hosts: [Host; 2],
+    stop: Stop,
+    _dir: Scratch,
+}
+
+/// FRR is here, and this user may run it.
+pub(super) fn frr_version() -> Result<String, String> {
+    if !rustix::process::geteuid().is_root() {
+        return Err("FRR wants root".into());
+    }
+    let fix = "apt-get install frr";
+    if !Path::new(FRR).join("bgpd").exists() || find_program("vtysh").is_err() {
+        return Err(format!("FRR is not installed ({fix})"));
+    }
+    let said = output_of(&format!("{FRR}/bgpd"), &["--version"]).map_err(|e| e.to_string())?;
+    Ok(said.lines().next().unwrap_or_default().to_owned())
+}
+
+impl Scene {
+    /// Sets all of it up.
+    pub(super) fn new(fabric: Fabric) -> Result<Self, Failure> {
+        let stop = Stop::on_signals()?;
+        use_program(std::env::current_exe().map_err(HarnessError::io("find this program"))?);
+        let dir = Scratch::new()?;
+        let at = dir.path();
+        // FRR's daemons are users of their own.
+        fs::set_permissions(at, fs::Permissions::from_mode(0o711))
+            .map_err(HarnessError::file(at))?;
+        let mut one = NetNs::new(at, "host1", 1)?;
+        let two = one.sibling(at, "host2", 2)?;
+        one.sh("ip link add u1 type veth peer name u2")?;
+        one.give("u2", &two)?;
+        let hosts = [Host::new(at, one, 1, fabric)?, Host::new(at, two, 2, fabric)?];
+        Ok(Self { hosts, stop, _dir: dir })
+    }
+
+    /// Waits until `ready`.
+    pub(super) fn wait(
+        &self,
+        what: &str,
+        mut ready: impl FnMut() -> Result<bool, Failure>,
+    ) -> Result<(), Failure> {
+        let mut failed = None;
+        let done = self.stop.wait_for(what, PATIENCE, || {
+            Ok(ready()
+                .unwrap_or_else(|e| {
+                    failed = Some(e);
+                    true
+                })
+                .then_some(()))
+        });
+        failed.map_or(done.map_err(Failure::from), Err)
+    }
+
+    /// Sleeps, unless all is to end.
+    pub(super) fn check(&self) -> Result<(), Failure> {
+        Ok(self.stop.check()?)
+    }
+}
+
+impl Host {
+    fn new(at: &Path, mut net: NetNs, number: u8, fabric: Fabric) -> Result<Self, Failure> {
+        let dir = at.join(format!("h{number}"));
+        fs::create_dir(&dir).map_err(HarnessError::file(&dir))?;
+        let (own, other) = (number, 3 - number);
+        net.sh(&format!("ip addr add 192.0.2.{own}/24 dev u{own} && ip link set u{own} up"))?;
+        let vmlan = vmlan_program().display();
+        let evpn = if fabric == Fabric::Evpn { " --evpn" } else { "" };
+        let link = format!(
+            "{vmlan} host-link lan0 --vni 100 --local 192.0.2.{own} --peer 192.0.2.{other}{evpn}"
+        );
+        net.sh(&format!("{link} --apply"))?;
+        let mut followers = Vec::new();
+        if fabric == Fabric::Evpn {
+            let config = net.sh(&format!("{link} --frr"))?;
+            followers = daemons(&net, at, number, &config)?;
+        }
+        let port = |name: &str| format!("vhost-user:{}", dir.join(name).display());
+        let ports = [
+            format!("peer={}", port("peer")),
+            format!("rr={}", port("rr")),
+            // Its address is known, so it need not say a word.
+            format!("silent={},mac=52:54:00:00:00:11,ips=10.0.0.17", port("silent")),
+            format!("talker={}", port("talker")),
+            "lan=tap:lan0".into(),
+        ];
+        let switch = Switch::start(&dir, Some(&net), &ports)?;
+        if fabric == Fabric::Evpn {
+            let api = dir.join("api.sock");
+            let words = format!("{link} --follow --api {}", api.display());
+            let argv = net.enter(&words.split(' ').collect::<Vec<_>>());
+            followers.push(Process::start("host-link", &dir.join("follow.log"), &argv)?);
+        }
+        Ok(Self { switch, followers, net, dir })
+    }
+
+    /// A socket of a guest.
+    pub(super) fn socket(&self, port: &str) -> PathBuf {
+        self.dir.join(port)
+    }
+
+    /// Runs a command on this host.
+    pub(super) fn sh(&mut self, command: &str) -> Result<String, Failure> {
+        for process in &mut self.followers {
+            process.alive()?;
+        }
+        self.switch.alive()?;
+        Ok(self.net.sh(command)?)
+    }
+
+    /// Frames that this host has sent to the other through the tunnel.
+    pub(super) fn tunnelled(&mut self) -> Result<u64, Failure> {
+        let said = self.sh("ip -j -s link show vx100")?;
+        let read =
+            || serde_json::from_str::<Value>(&said).ok()?[0]["stats64"]["tx"]["packets"].as_u64();
+        read().ok_or_else(|| Failure::Failed(format!("ip -j -s link: {said}")))
+    }
+
+    /// Addresses of guests that this host knows on the other, and by which word of the kernel's:
+    /// those that somebody told it, and those that it learned from frames.
+    pub(super) fn learned(&mut self) -> Result<(usize, usize), Failure> {
+        let said = self.sh("bridge fdb show dev vx100")?;
+        let guests = said.lines().filter(|line| line.starts_with("52:54:") && line.contains("dst"));
+        let (told, seen): (Vec<_>, Vec<_>) = guests.partition(|l| l.contains("extern_learn"));
+        Ok((told.len(), seen.len()))
+    }
+}
+
+/// zebra and bgpd in `net`, with files in a directory of FRR's own.
+fn daemons(net: &NetNs, at: &Path, number: u8, config: &str) -> Result<Vec<Process>, Failure> {
+    let dir = at.join(format!("frr{number}"));
+    let place = dir.display().to_string();
+    fs::create_dir(&dir).map_err(HarnessError::file(&dir))?;
+    let file = dir.join("frr.conf");
+    fs::write(&file, config).map_err(HarnessError::file(&file))?;
+    let file = file.display().to_string();
+    output_of("vtysh", &["-C", "-f", &file])?;
+    output_of("chown", &["-R", "frr:frr", &place])?;
+    let start = |name: &str| -> Result<Process, Failure> {
+        let (program, pid) = (format!("{FRR}/{name}"), format!("{place}/{name}.pid"));
+        let (zebra, no_port) = (format!("{place}/z.sock"), ["-A", "127.0.0.1", "-P", "0"]);
+        let mut words = vec![&*program, "-f", &file, "-u", "frr", "-g", "frr"];
+        words.extend(["--vty_socket", &place, "-z", &zebra, "-i", &pid]);
+        words.extend(no_port);
+        let log = at.join(format!("{name}{number}.log"));
+        Ok(Process::start(name, &log, &net.enter(&words))?)
+    };
+    let zebra = start("zebra")?;
+    let ready = dir.join("z.sock");
+    Stop::default().wait_for("zebra's socket", PATIENCE, || Ok(ready.exists().then_some(())))?;
+    Ok(vec![start("bgpd")?, zebra])
+}
