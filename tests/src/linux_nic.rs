@@ -127,13 +127,12 @@ pub const E1000: LinuxNic = LinuxNic {
     brief: false,
 };
 
-/// 82574L and its driver e1000e, with MSI-X. Reloads try the pin, too, and not MSI: a guest that
-/// went from there to the pin has once been seen to hang.
+/// 82574L and its driver e1000e, with MSI-X. Reloads try MSI and the pin, too.
 pub const E1000E: LinuxNic = LinuxNic {
     name: "e1000e",
     keys: "model=e1000e",
     driver: "e1000e",
-    options: &["", "IntMode=0"],
+    options: &["", "IntMode=1", "IntMode=0"],
     // Its driver, unlike the e1000's, compares no group's address.
     filter: Filter::Bits4096,
     cpus: 4,

@@ -59,7 +59,7 @@ struct World {
 pub type Make = fn(Arc<dyn Host>) -> Arc<dyn Nic>;
 
 impl World {
-    fn new(seed: u64, bars: Bars, make: Make) -> Self {
+    fn new(seed: u64, bars: Bars, make: Make, looks: bool) -> Self {
         let turns = Turns::new(seed, PORTS.len() + 2);
         let bell = Arc::new(AtomicBool::new(false));
         let host = PORTS.map(|who| StepHost::new(&turns, who, bars, &bell));
@@ -73,7 +73,7 @@ impl World {
             threads.push(std::thread::spawn(work));
         }
         let (table, its) = (worker::table(&chips), Arc::clone(&turns));
-        let work = move || its.take_part(WORKER, || worker::work(&its, &table, &bell));
+        let work = move || its.take_part(WORKER, || worker::work(&its, &table, &bell, looks));
         threads.push(std::thread::spawn(work));
         Self { turns, host, chips, threads }
     }
@@ -104,7 +104,20 @@ impl<C: DriverChip> Steps<C> {
     /// # Panics
     /// When a chip does not start.
     pub fn new(seed: u64, keys: [&str; 2], make: Make) -> Self {
-        let world = World::new(seed, C::MODEL.bars(), make);
+        Self::with(seed, keys, make, true)
+    }
+
+    /// The same with a worker that waits for a doorbell when a receiver has no room, though that
+    /// posts buffers without one.
+    ///
+    /// # Panics
+    /// When a chip does not start.
+    pub fn with_a_worker_that_never_looks(seed: u64, keys: [&str; 2], make: Make) -> Self {
+        Self::with(seed, keys, make, false)
+    }
+
+    fn with(seed: u64, keys: [&str; 2], make: Make, looks: bool) -> Self {
+        let world = World::new(seed, C::MODEL.bars(), make, looks);
         let guest = |n: usize, id| {
             let address = chip_guest::address(C::MODEL, Path::new("nowhere"), keys[n]);
             let (host, chip) = (Arc::clone(&world.host[n]), Arc::clone(&world.chips[n]));

@@ -31,6 +31,17 @@ fn no_order_of_turns_keeps_a_frame_back() {
     }
 }
 
+/// No doorbell tells of buffers. A worker that waits for one waits for ever.
+#[test]
+fn frames_wait_for_ever_for_buffers_that_nobody_looks_for() {
+    let waits = |seed| {
+        let keys = [",size=32"; 2];
+        let mut steps = Steps::<Vmware>::with_a_worker_that_never_looks(seed, keys, vmxnet3);
+        steps.exchange([400, 40], ALL).is_err()
+    };
+    assert!((1..=20).any(waits), "nobody needs the look");
+}
+
 /// The device says by its threshold that it looks by itself, and by its flag that it needs no
 /// buffers.
 #[test]

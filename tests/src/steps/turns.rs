@@ -20,9 +20,11 @@ struct State {
     random: Random,
     current: usize,
     asleep: Vec<bool>,
+    /// When those who sleep wake up by themselves.
+    until: Vec<Option<u64>>,
     /// How likely each is to go on, until the lot is drawn again.
     weights: Vec<u64>,
-    until: u64,
+    drawn_until: u64,
     steps: u64,
     now: u64,
     over: bool,
@@ -31,7 +33,7 @@ struct State {
 impl State {
     /// Some are slow for a while, or stand still, as on a machine that is busy.
     fn draw_weights(&mut self) {
-        if self.steps < self.until {
+        if self.steps < self.drawn_until {
             return;
         }
         for weight in &mut self.weights {
@@ -42,7 +44,7 @@ impl State {
                 _ => 200,
             };
         }
-        self.until = self.steps + 1 + self.random.below(400);
+        self.drawn_until = self.steps + 1 + self.random.below(400);
     }
 
     /// Who goes on.
@@ -94,8 +96,9 @@ impl Turns {
             random: Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1),
             current: GUESTS,
             asleep: vec![false; threads],
+            until: vec![None; threads],
             weights: vec![1; threads],
-            until: 0,
+            drawn_until: 0,
             steps: 0,
             now: 1_000_000,
             over: true,
@@ -149,8 +152,11 @@ impl Turns {
         self.state().asleep[who] = false;
     }
 
-    /// Wakes those whose timers are due.
+    /// Wakes those whose timers are due, and those who have slept for long enough.
     fn ring_alarms(&self, state: &mut State) {
+        for (asleep, until) in state.asleep.iter_mut().zip(&state.until) {
+            *asleep &= until.is_none_or(|at| at > state.now);
+        }
         for host in self.alarms.lock().unwrap_or_else(PoisonError::into_inner).iter() {
             if host.is_due(state.now) {
                 state.asleep[host.who] = false;
@@ -183,13 +189,22 @@ impl Turns {
 
     /// Sleeps until somebody wakes this thread. False: the end.
     pub(super) fn sleep(&self) -> bool {
+        self.sleep_until(None)
+    }
+
+    /// The same, but until this time at most, if one is given.
+    pub(super) fn sleep_until(&self, until: Option<u64>) -> bool {
         let me = ME.get();
-        self.state().asleep[me] = true;
+        let mut state = self.state();
+        (state.asleep[me], state.until[me]) = (true, until);
+        drop(state);
         loop {
             if !self.step() {
                 return false;
             }
-            if !self.state().asleep[me] {
+            let mut state = self.state();
+            if !state.asleep[me] {
+                state.until[me] = None;
                 return true;
             }
         }
@@ -208,7 +223,8 @@ impl Turns {
         }
         let mut state = self.state();
         let alarms = self.alarms.lock().unwrap_or_else(PoisonError::into_inner);
-        let next = alarms.iter().filter_map(|host| host.due()).min();
+        let due = alarms.iter().filter_map(|host| host.due());
+        let next = due.chain(state.until.iter().flatten().copied()).min();
         drop(alarms);
         state.now = next.unwrap_or_default().max(state.now + LONG);
         self.ring_alarms(&mut state);

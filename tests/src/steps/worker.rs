@@ -21,8 +21,13 @@ pub(super) fn table(chips: &[Arc<dyn Nic>]) -> Table {
     Table::new(chips.iter().map(|chip| Some(entry(chip))).collect())
 }
 
-/// What a worker does, as `control/engine/src/worker/run.rs`.
-pub(super) fn work(turns: &Turns, table: &Table, bell: &AtomicBool) {
+/// How long a worker sleeps at most that holds frames for a receiver which posts buffers without a
+/// doorbell, in nanoseconds: `FIRST` in `control/engine/src/worker/mapped_doorbells.rs`.
+const LOOK: u64 = 50_000;
+
+/// What a worker does, as `control/engine/src/worker/run.rs`. `looks`: for room, too, where no
+/// doorbell tells of it.
+pub(super) fn work(turns: &Turns, table: &Table, bell: &AtomicBool, looks: bool) {
     let switch = Switch::new(Options { full_wait: FULL_WAIT, ..Options::default() });
     let mut forwarder = Forwarder::new(switch);
     forwarder.grow(table);
@@ -55,8 +60,11 @@ pub(super) fn work(turns: &Turns, table: &Table, bell: &AtomicBool) {
             }
         }
         if !any {
-            while !bell.swap(false, Ordering::SeqCst) {
-                if !turns.sleep() {
+            let mut waited = blocked.iter().map(|id| &table.get(*id).unwrap().port);
+            let silent = looks && held && waited.any(|port| port.posts_silently());
+            let until = silent.then(|| turns.now() + LOOK);
+            while !bell.swap(false, Ordering::SeqCst) && until.is_none_or(|at| turns.now() < at) {
+                if !turns.sleep_until(until) {
                     return;
                 }
             }
@@ -100,6 +108,10 @@ impl Port for StepPort {
 
     fn want_room(&self) -> bool {
         !self.is_up() || self.0.want_room()
+    }
+
+    fn posts_silently(&self) -> bool {
+        self.0.posts_silently()
     }
 
     fn device(&self) -> Option<NicCounters> {

@@ -404,11 +404,12 @@ impl Irq {
         (std::mem::take(&mut s.causes), std::mem::take(&mut s.mask))
     }
 
-    /// This one does. What is pending is looked at with the next change.
+    /// This one does. The pin is up if something is pending: [`Irq::repeat`] is to follow.
     pub fn load(&self, causes: u32, mask: u32) {
         let mut s = self.state();
         s.alarm.clear();
         (s.causes, s.mask) = (causes & self.kinds.all, mask & self.kinds.all);
+        s.level = s.causes & s.mask != 0;
     }
 
     /// For a CSB to say in whether it is on.

@@ -54,7 +54,7 @@ pub struct Pci {
 pub struct Change {
     /// From D3 to D0: the rest of the chip is to be reset.
     pub woke: bool,
-    /// Interrupts are let out that were kept in.
+    /// Interrupts are let out that were kept in, or had no vector while MSI-X was on.
     pub let_out: bool,
     /// DMA must stop.
     pub stops: bool,
@@ -116,14 +116,16 @@ impl Pci {
 
     /// As [`Pci::write`]; says what it meant, and resets what waking up resets.
     pub fn change(&mut self, offset: u64, data: &[u8]) -> Change {
-        let (slept, interrupted, dma) = (self.asleep(), self.may_interrupt(), self.may_dma());
+        let (slept, dma) = (self.asleep(), self.may_dma());
+        let (interrupted, way) = (self.may_interrupt(), self.way());
         self.write(offset, data);
         let woke = slept && !self.asleep();
         if woke {
             // D3hot to D0: as after RST# (PCI PM 5.4, No_Soft_Reset is 0).
             self.reset();
         }
-        let let_out = self.may_interrupt() && !interrupted;
+        let returns = way == Way::Vectors && self.way() == Way::Pin;
+        let let_out = self.may_interrupt() && (!interrupted || returns);
         Change { woke, let_out, stops: dma && !self.may_dma() }
     }
 

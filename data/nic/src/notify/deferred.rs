@@ -1,9 +1,9 @@
-//! vmxnet3's doorbells, device side: `txThreshold` and `updateRxProd` of a queue's descriptor.
+//! vmxnet3's doorbells, device side: `txThreshold` of a queue's descriptor.
 //!
 //! | what is new | published by | wish | stated by |
 //! | --- | --- | --- | --- |
 //! | frames to send | generation bits | `txThreshold`: 1; else 2^32 - 1 | [`arm`] |
-//! | buffers to fill | generation bits | `updateRxProd`: 1; else 0 | [`arm`] |
+//! | buffers to fill | generation bits | none | - |
 //!
 //! The driver counts the frames that it has not rung for, and rings when there are as many as the
 //! threshold. It reads the threshold for each frame, so it may change at any time.
@@ -23,8 +23,12 @@
 //! nothing, every load that may have been early is done, and the wish stands for all that follow:
 //! no further look is needed until the wish is taken back and stated again.
 //!
-//! Whoever waits for buffers looks every so often in any case, since a driver may post some without
-//! a doorbell that was asked for too late (`Port::posts_silently`): that is the third look there.
+//! # Buffers
+//!
+//! There is a wish for buffers as well, `updateRxProd`. It stays 0. Whoever waits for buffers looks
+//! every so often in any case (`Port::posts_silently`), since a driver without a fence, or one that
+//! rings at every sixteenth place only, may post some in silence. A doorbell beside that wakes the
+//! worker for the first buffer instead of for many, and holds the driver up each time.
 //!
 //! `txNumDeferred` is the driver's, and left alone.
 
@@ -39,7 +43,7 @@ pub trait DeferredFields: Guard {
     fn set_wanted(&self, wanted: bool);
 }
 
-/// The worker is about to sleep, or waits for room: states the wish. Returns what `look`, the
+/// The worker is about to sleep: states the wish. Returns what `look`, the
 /// second look, says: true if there is something, then do not sleep. If not, [`later`] is to be
 /// called after [`LATER`].
 #[inline]

@@ -17,7 +17,7 @@
 //! | [`bell`] | a register, trapped or mapped | a flag of ours |
 //! | [`csb`] | `guest_tdt`, `guest_rdt` | `host_need_txkick`, `host_rxkick_at` |
 //! | | `host_tdh`, DD | `guest_need_txkick`, `guest_need_rxkick` |
-//! | [`deferred`] | generation bits | `txThreshold`, `updateRxProd` |
+//! | [`deferred`] | generation bits | `txThreshold` |
 //!
 //! [`moderate`] decides when a wish for an interrupt is met: the host has a say in that as well.
 //!
@@ -70,7 +70,7 @@ pub enum Point {
     CsbLeave,
     /// That look.
     CsbLeaveLook,
-    /// Fence: `txThreshold` or `updateRxProd` is stated, then descriptors are looked at again.
+    /// Fence: `txThreshold` is stated, then descriptors are looked at again.
     DeferredArm,
     /// That second look.
     DeferredLook,

@@ -147,7 +147,7 @@ impl Controlled for Vmxnet3 {
         self.write_space(bar, offset, data);
     }
 
-    /// The generation bits tell of new buffers, and a doorbell may be asked for too late.
+    /// The generation bits alone tell of new buffers: no doorbell is asked for.
     fn posts_without_register(&self) -> bool {
         true
     }

@@ -124,7 +124,7 @@ pub struct Ring {
     short: Cell<Option<u32>>,
     /// What others know of the ring is void.
     moved: bool,
-    /// A doorbell is wanted.
+    /// A doorbell is wanted. Of a receive queue, never.
     pub asked: bool,
     fault: Option<Fault>,
     /// Never placed: there is none.

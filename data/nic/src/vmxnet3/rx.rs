@@ -19,7 +19,6 @@ use crate::chip::csb::{Csb, Direction};
 use crate::chip::frame_totals::SideStats;
 use crate::chip::state::Fields;
 use crate::chip::{Fault, ReceiveSide, Received};
-use crate::notify::deferred;
 use crate::ring::spread::Hash;
 use crate::ring::{
     At, DescriptorRing, Filter, Look, Receive, Receiver, Shape, Verdict, Written, run, uncut,
@@ -286,15 +285,14 @@ impl ReceiveSide<Vmxnet3> for Receivers {
         self.used().map(|queue| queue.room(chip)).min().unwrap_or(0)
     }
 
-    /// If some queues had too little room, those are waited for, and not the others.
+    /// If some queues had too little room, those are waited for, and not the others. No doorbell is
+    /// asked for: whoever waits looks by itself ([`posts_without_register`]).
+    ///
+    /// [`posts_without_register`]: crate::chip::Controlled::posts_without_register
     fn want_room(&mut self, chip: &Vmxnet3) -> bool {
         let starved = self.used().any(|queue| queue.is_starved());
-        let waited = self.used().filter(|queue| !starved || queue.is_starved());
-        waited.fold(false, |any, queue| {
-            let Some(words) = queue.ring.words() else { return any };
-            queue.ring.asked = true;
-            any | deferred::arm(&*words, || queue.has_room(chip))
-        })
+        let mut waited = self.used().filter(|queue| !starved || queue.is_starved());
+        waited.any(|queue| queue.has_room(chip))
     }
 
     /// Frames of one queue that follow each other are delivered together.
@@ -308,11 +306,6 @@ impl ReceiveSide<Vmxnet3> for Receivers {
             all.causes |= received.causes;
             if received.dealt < run {
                 break;
-            }
-            if std::mem::take(&mut queue.ring.asked)
-                && let Some(words) = queue.ring.words()
-            {
-                deferred::disarm(&*words);
             }
         }
         all

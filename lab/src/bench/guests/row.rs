@@ -2,6 +2,7 @@
 
 use vmlan_harness::linux_module::MODULE;
 
+use super::super::linux_guest::From;
 use super::super::paper::Way;
 
 /// What guests have.
@@ -9,10 +10,20 @@ use super::super::paper::Way;
 pub(super) enum Hardware {
     /// Our e1000 over vfio-user, with the status block.
     E1000,
+    /// Our e1000e, each register access trapped.
+    E1000e,
+    /// The same with its ring registers in shared memory.
+    E1000eMapped,
+    /// Our vmxnet3.
+    Vmxnet3,
     /// virtio-net over vhost-user.
     Virtio,
     /// QEMU's own e1000 on a TAP device.
     QemuE1000,
+    /// QEMU's own e1000e on a TAP device.
+    QemuE1000e,
+    /// QEMU's own vmxnet3 on a TAP device.
+    QemuVmxnet3,
     /// QEMU's own virtio-net on a TAP device (no vhost-net: the work is QEMU's).
     QemuVirtio,
 }
@@ -21,14 +32,34 @@ impl Hardware {
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::E1000 => "our e1000",
+            Self::E1000e => "our e1000e",
+            Self::E1000eMapped => "our e1000e, mapped",
+            Self::Vmxnet3 => "our vmxnet3",
             Self::Virtio => "virtio-net",
             Self::QemuE1000 => "QEMU's e1000",
+            Self::QemuE1000e => "QEMU's e1000e",
+            Self::QemuVmxnet3 => "QEMU's vmxnet3",
             Self::QemuVirtio => "QEMU's virtio-net",
         }
     }
 
+    pub(super) fn from(self) -> From {
+        match self {
+            Self::E1000 => From::Ours("model=e1000,csb=on"),
+            Self::E1000e => From::Ours("model=e1000e"),
+            Self::E1000eMapped => From::Ours("model=e1000e,doorbell=mapped"),
+            Self::Vmxnet3 => From::Ours("model=vmxnet3"),
+            Self::Virtio => From::Virtio,
+            Self::QemuE1000 => From::Qemu("e1000"),
+            Self::QemuE1000e => From::Qemu("e1000e"),
+            Self::QemuVmxnet3 => From::Qemu("vmxnet3"),
+            Self::QemuVirtio => From::Qemu("virtio-net-pci"),
+        }
+    }
+
+    /// It is on our switch.
     pub(super) fn is_ours(self) -> bool {
-        matches!(self, Self::E1000 | Self::Virtio)
+        !matches!(self.from(), From::Qemu(_))
     }
 }
 
@@ -197,6 +228,23 @@ pub(super) const ROWS: &[Row] = &[
         slides: Some("virtio"),
         ..there("virtio+TSO", Hardware::Virtio, "virtio-net over vhost-user as it is")
     },
+    there("vmxnet3", Hardware::Vmxnet3, "the kernel's vmxnet3 on ours, without TSO"),
+    Row {
+        offloads: true,
+        ..there("vmxnet3+TSO", Hardware::Vmxnet3, "the same as it is shipped, with TSO")
+    },
+    Row {
+        offloads: true,
+        ..there("e1000e", Hardware::E1000e, "the kernel's e1000e on ours, as it is shipped: MSI-X")
+    },
+    Row {
+        offloads: true,
+        ..there(
+            "e1000e mapped",
+            Hardware::E1000eMapped,
+            "the same with its ring registers in shared memory",
+        )
+    },
     Row {
         offloads: true,
         short: true,
@@ -204,6 +252,22 @@ pub(super) const ROWS: &[Row] = &[
             "QEMU's e1000",
             Hardware::QemuE1000,
             "stock e1000 on QEMU's own model, on a TAP device without the switch",
+        )
+    },
+    Row {
+        offloads: true,
+        ..there(
+            "QEMU's e1000e",
+            Hardware::QemuE1000e,
+            "stock e1000e on QEMU's own model, on a TAP device without the switch",
+        )
+    },
+    Row {
+        offloads: true,
+        ..there(
+            "QEMU's vmxnet3",
+            Hardware::QemuVmxnet3,
+            "stock vmxnet3 on QEMU's own model, on a TAP device without the switch",
         )
     },
     Row {

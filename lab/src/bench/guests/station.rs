@@ -9,7 +9,7 @@ use vmlan_harness::{
     Boot, Guest, HarnessError, LanHost, NetNs, Switch, connectivity, vmlan_program,
 };
 
-use super::super::linux_guest::TAP;
+use super::super::linux_guest::{From, TAP};
 use super::super::paper::Way;
 use super::super::sockets::{Workload, value};
 use super::row::{Hardware, Row};
@@ -52,22 +52,20 @@ impl Station {
             // On a busy host a guest may find its timer's interrupt late, and gives up.
             boot.cpus(place.cpus).kvm(place.kvm).append("no_timer_check")
         };
-        let (switch, boots) = match hardware {
-            Hardware::QemuE1000 | Hardware::QemuVirtio => {
+        let (switch, boots) = match hardware.from() {
+            From::Qemu(model) => {
                 host.sh(&format!("ip tuntap add {TAP} mode tap"))?;
-                let e1000 = hardware == Hardware::QemuE1000;
-                let model = if e1000 { "e1000" } else { "virtio-net-pci" };
                 (None, vec![boot(0).tap(&host, TAP, model)])
             }
-            Hardware::E1000 | Hardware::Virtio => {
+            from => {
                 let sockets = NAMES.map(|name| dir.join(format!("{name}.sock")));
                 let mut ports = vec![format!("host=tap:{TAP}")];
                 let mut boots = Vec::new();
                 for (n, socket) in (0..).zip(&sockets) {
-                    ports.push(port(hardware, n, socket));
-                    boots.push(match hardware {
-                        Hardware::E1000 => boot(n).vfio_user(socket),
-                        _ => boot(n).vhost_user(socket),
+                    ports.push(port(from, n, socket));
+                    boots.push(match from {
+                        From::Virtio => boot(n).vhost_user(socket),
+                        _ => boot(n).vfio_user(socket),
                     });
                 }
                 (Some(Switch::start(&dir, Some(&host), &ports)?), boots)
@@ -151,10 +149,10 @@ impl Station {
     }
 }
 
-fn port(hardware: Hardware, n: u8, socket: &Path) -> String {
+fn port(from: From, n: u8, socket: &Path) -> String {
     let (name, path, mac) = (NAMES[usize::from(n)], socket.display(), Boot::mac(n + 1));
-    match hardware {
-        Hardware::E1000 => format!("{name}=vfio-user:{path},model=e1000,csb=on,mac={mac}"),
+    match from {
+        From::Ours(keys) => format!("{name}=vfio-user:{path},{keys},mac={mac}"),
         _ => format!("{name}=vhost-user:{path}"),
     }
 }

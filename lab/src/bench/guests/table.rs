@@ -71,18 +71,31 @@ fn base<'a>(all: &'a Results<'_>, case: &Case) -> Option<&'a Samples<Measured>> 
     all.iter().find(|(c, _)| same(c, case) && c.row.name == "BASE").map(|(_, samples)| samples)
 }
 
-/// Each row over BASE, and the goals' ratios over QEMU's own NIC and over virtio-net.
+/// Beside BASE, what a row is to be compared with: the goals' pairs.
+const GOALS: &[(&str, &str)] = &[
+    ("CSB", "virtio"),
+    ("CSB", "QEMU's e1000"),
+    ("vmxnet3", "virtio"),
+    ("vmxnet3+TSO", "virtio+TSO"),
+    ("vmxnet3", "QEMU's vmxnet3"),
+    ("vmxnet3+TSO", "QEMU's vmxnet3"),
+    ("e1000e", "QEMU's e1000e"),
+    ("e1000e", "stock"),
+    ("e1000e mapped", "e1000e"),
+];
+
+/// Each row over BASE, and the goals' ratios.
 pub(super) fn ratios(all: &Results<'_>) -> Vec<(String, Spreads)> {
-    let over = |name: &'static str| {
-        all.iter().filter(move |(c, _)| c.row.name != name).filter_map(move |(case, samples)| {
+    let over = |row: Option<&'static str>, name: &'static str| {
+        let is = move |c: &Case| row.map_or(c.row.name != name, |row| c.row.name == row);
+        all.iter().filter(move |(c, _)| is(c)).filter_map(move |(case, samples)| {
             let (_, other) = all.iter().find(|(c, _)| same(c, case) && c.row.name == name)?;
             let what = format!("{} / {name}, {}, {}", case.row.name, load(case), place(case.scene));
             Some((what, samples.ratios(other, |seen| seen.value)))
         })
     };
-    let csb = |(what, _): &(String, Spreads)| what.starts_with("CSB / ");
-    let others = over("virtio").chain(over("QEMU's e1000")).filter(csb);
-    over("BASE").chain(others).collect()
+    let goals = GOALS.iter().flat_map(|(row, name)| over(Some(row), name));
+    over(None, "BASE").chain(goals).collect()
 }
 
 /// A table for each scene, and the slides' two.

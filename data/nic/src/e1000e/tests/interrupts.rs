@@ -160,6 +160,32 @@ fn delay_timers_hold_queues() {
     assert_eq!(sent(&guest), [1]);
 }
 
+/// What is pending when MSI-X goes is said by the pin, as soon as that is let out.
+#[test]
+fn the_pin_says_what_no_message_has() {
+    for kept_in in [false, true] {
+        let guest = with_vectors();
+        // Messages of no vector are sent for it.
+        guest.set(IVAR, 0);
+        if kept_in {
+            guest.chip.write_config(0x05, &[4]);
+        }
+        arrive(&guest);
+        guest.set(IMS, 0x85);
+        let before = guest.host.raises();
+        guest.set(ICS, LSC);
+        guest.chip.write_config(0xa2, &[0, 0]);
+        if kept_in {
+            assert_eq!(guest.host.raises(), before);
+            guest.chip.write_config(0x05, &[0]);
+        }
+        assert_eq!(guest.host.raises(), before + 1);
+        assert!(guest.chip.is_asserted());
+        assert_eq!(guest.get(ICR) & 0x8000_0084, 1 << 31 | 0x84, "RXT0, LSC");
+        assert!(!guest.chip.is_asserted());
+    }
+}
+
 /// The host's limit holds for each vector.
 #[test]
 fn the_hosts_limit_holds_for_each_vector() {
