@@ -124,7 +124,7 @@ impl Pci {
             // D3hot to D0: as after RST# (PCI PM 5.4, No_Soft_Reset is 0).
             self.reset();
         }
-        let returns = way == Way::Vectors && self.way() == Way::Pin;
+        let returns = way == Way::Vectors && self.way() != Way::Vectors;
         let let_out = self.may_interrupt() && (!interrupted || returns);
         Change { woke, let_out, stops: dma && !self.may_dma() }
     }

@@ -43,9 +43,8 @@ pub trait DeferredFields: Guard {
     fn set_wanted(&self, wanted: bool);
 }
 
-/// The worker is about to sleep: states the wish. Returns what `look`, the
-/// second look, says: true if there is something, then do not sleep. If not, [`later`] is to be
-/// called after [`LATER`].
+/// The worker is about to sleep: states the wish. Returns what `look`, the second look, says: true
+/// if there is something, then do not sleep. If not, [`later`] is to be called after [`LATER`].
 #[inline]
 #[must_use]
 pub fn arm(words: &impl DeferredFields, look: impl FnOnce() -> bool) -> bool {

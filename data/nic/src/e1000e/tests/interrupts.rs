@@ -186,6 +186,22 @@ fn the_pin_says_what_no_message_has() {
     }
 }
 
+/// So it is by MSI, where that is on when MSI-X goes.
+#[test]
+fn msi_says_what_no_message_of_msi_x_has() {
+    let guest = with_vectors();
+    guest.set(IVAR, 0);
+    guest.chip.write_config(0xd2, &[1]);
+    guest.set(IMS, LSC);
+    guest.set(ICS, LSC);
+    let before = guest.host.raises();
+    guest.chip.write_config(0xa2, &[0, 0]);
+    assert_eq!(guest.host.raises(), before + 1);
+    assert_eq!(guest.get(ICR) & LSC, LSC);
+    guest.set(ICS, LSC);
+    assert_eq!(guest.host.raises(), before + 2, "and what comes later");
+}
+
 /// The host's limit holds for each vector.
 #[test]
 fn the_hosts_limit_holds_for_each_vector() {
