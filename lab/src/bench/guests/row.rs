@@ -200,6 +200,7 @@ pub(super) const ROWS: &[Row] = &[
         offloads: true,
         receives: true,
         slides: Some("csb"),
+        short: true,
         ..module("CSB+TSO", "", "CSB with TSO")
     },
     receiving(Row {
