@@ -104,17 +104,13 @@ impl HostLink {
         let mut seen = BTreeSet::from([self.local]);
         for ip in std::iter::once(&self.local).chain(&self.peers) {
             if !unicast(ip) {
-                return Err(format!(
-                    "{ip}: not an address of a host: give one by which others \
-                    reach it"
-                ));
+                let text = "not an address of a host: give one by which others reach it";
+                return Err(format!("{ip}: {text}"));
             }
             if ip.is_ipv4() != self.local.is_ipv4() {
                 let local = self.local;
-                return Err(format!(
-                    "--peer {ip}: {local} is of the other IP version: a VXLAN has \
-                    one"
-                ));
+                let text = "is of the other IP version: give addresses of one";
+                return Err(format!("--peer {ip}: {local} {text}"));
             }
         }
         if let Some(twice) = self.peers.iter().find(|ip| !seen.insert(**ip)) {
@@ -126,7 +122,8 @@ impl HostLink {
         }
         match clients {
             Some(clients) if clients.0.address.is_ipv4() != self.local.is_ipv4() => {
-                Err(format!("--reflector {clients}: {} is of the other IP version", self.local))
+                let text = "is of the other IP version: give addresses of one";
+                Err(format!("--reflector {clients}: {} {text}", self.local))
             }
             _ => Ok(()),
         }
@@ -157,7 +154,10 @@ impl HostLink {
         let Self { uplink, vni, local, .. } = self;
         let (bridge, vxlan, mtu) = (self.bridge(), self.vxlan(), self.mtu());
         let step = |line: String| Step { line, undo: None };
-        let made = |line: String, undo: String| Step { line, undo: Some(undo) };
+        let made = |line, device: &str, undo: String| Step {
+            line,
+            undo: Some(format!("! {} || {undo}", exists(device))),
+        };
         // With BGP addresses are learned from other hosts' words, not from their frames.
         let (learns, port) = match self.evpn {
             Some(_) => (" nolearning", " neigh_suppress on learning off"),
@@ -167,6 +167,7 @@ impl HostLink {
             step(format!("{} || {}", exists(uplink), self.tap())),
             made(
                 format!("ip link add {bridge} type bridge stp_state 0 forward_delay 0"),
+                &bridge,
                 format!("ip link del {bridge}"),
             ),
             step(format!("ip link set {bridge} addrgenmode none up")),
@@ -174,6 +175,7 @@ impl HostLink {
                 format!(
                     "ip link add {vxlan} type vxlan id {vni} local {local} dstport {PORT}{learns}"
                 ),
+                &vxlan,
                 format!("ip link del {vxlan}"),
             ),
             step(format!("ip link set {vxlan} mtu {mtu} addrgenmode none master {bridge}")),
@@ -192,6 +194,7 @@ impl HostLink {
         }
         steps.push(made(
             format!("ip link set {uplink} mtu {mtu} master {bridge} up"),
+            uplink,
             format!("ip link set {uplink} mtu 1500 nomaster"),
         ));
         steps
@@ -206,11 +209,7 @@ impl HostLink {
 
     /// What takes it away, whatever is left of it. The TAP device stays.
     pub fn undo(&self) -> Vec<String> {
-        let if_there = |undo: String| {
-            let device = undo.split(' ').nth(3).unwrap_or_default();
-            format!("! {} || {undo}", exists(device))
-        };
-        self.steps().into_iter().rev().filter_map(|step| step.undo).map(if_there).collect()
+        self.steps().into_iter().rev().filter_map(|step| step.undo).collect()
     }
 
     /// The lines by which the kernel, and so BGP, knows that the guest `mac` of this host has `ip`.
