@@ -6,7 +6,7 @@
 //! ask of a NIC, of a hostile guest or of one that is killed.
 
 pub use vmlan_harness::{
-    Boot, Extras, Guest, HarnessError, Image, LanHost, NetNs, Process, Result, Said, Switch,
+    Boot, Extras, Guest, HarnessError, Image, LanHost, NetNs, Process, Result, Said, Switch, build,
     connectivity, find_program, kernel_headers, linux_module, output_of, qemu, testpmd, usage,
     vmlan_program,
 };

@@ -3,7 +3,7 @@
 //! programs as processes.
 
 use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
@@ -18,7 +18,7 @@ use vmlan_tests::in_process_chip::InProcessBus;
 use vmlan_tests::in_process_lan::{FULL_WAIT, Lan};
 use vmlan_tests::numbered::{Expected, Progress, STALL, Sizes, frame, mac, settles};
 use vmlan_tests::virtio_guest::VirtioGuest;
-use vmlan_tests::{Process, output_of};
+use vmlan_tests::{Process, build, output_of};
 use vmlan_tools::AnyNic;
 use vmlan_tools::netmap::{Interest, Port, Refused};
 use vmlan_transport::memory::Ram;
@@ -318,14 +318,7 @@ fn frames_pass_without_a_socket() {
 /// The example programs, built once for this process.
 fn example(name: &str) -> PathBuf {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
-    let folder = FOLDER.get_or_init(|| {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned();
-        let build = ["build", "--quiet", "-p", "vmlan-tools", "--examples"];
-        let status = Command::new(env!("CARGO")).args(build).current_dir(&root).status().unwrap();
-        assert!(status.success(), "the examples do not build");
-        let target = std::env::var_os("CARGO_TARGET_DIR").map_or(root.join("target"), Into::into);
-        target.join("debug/examples")
-    });
+    let folder = FOLDER.get_or_init(|| build(&["--workspace", "--examples"]).join("examples"));
     folder.join(name)
 }
 

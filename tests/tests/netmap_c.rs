@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use vmlan_tests::in_process_lan::{FULL_WAIT, Lan};
 use vmlan_tests::numbered::STALL;
-use vmlan_tests::{Process, output_of};
+use vmlan_tests::{Process, build, output_of};
 use vmlan_tools::netmap::{Interest, Port};
 use vmlan_transport::Model;
 
@@ -23,13 +23,7 @@ fn root() -> &'static Path {
 /// Where the library is, built once.
 fn library() -> &'static Path {
     static PLACE: OnceLock<PathBuf> = OnceLock::new();
-    PLACE.get_or_init(|| {
-        let manifest = root().join("Cargo.toml").display().to_string();
-        let build = ["build", "--quiet", "--manifest-path", &manifest, "-p", "vmlan-netmap"];
-        output_of(env!("CARGO"), &build).unwrap();
-        let target = std::env::var_os("CARGO_TARGET_DIR");
-        target.map_or_else(|| root().join("target"), PathBuf::from).join("debug")
-    })
+    PLACE.get_or_init(|| build(&["--workspace", "--examples", "--lib"]))
 }
 
 /// Compiles one of the programs in guest/netmap-c/tests/c into `dir`.

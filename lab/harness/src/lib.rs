@@ -39,7 +39,7 @@ pub use lingering_socket::lingering_socket;
 pub use machine::Machine;
 pub use netns::NetNs;
 pub use process::{Launch, Process};
-pub use program::{find_program, last_lines, output_of, use_program, vmlan_program};
+pub use program::{build, find_program, last_lines, output_of, use_program, vmlan_program};
 pub use scratch::Scratch;
 pub use silent_file::SilentFile;
 pub use stop::Stop;

@@ -65,19 +65,23 @@ pub fn use_program(program: PathBuf) {
 pub fn vmlan_program() -> &'static Path {
     PROGRAM.get_or_init(|| match std::env::var_os("VMLAN_BIN") {
         Some(path) => path.into(),
-        None => build(),
+        None => build(&["-p", "vmlan"]).join("vmlan"),
     })
 }
 
-fn build() -> PathBuf {
+/// Runs `cargo build` with these words in the workspace; the folder of what it built. With
+/// `--workspace` nothing is built that the workspace's tests have built: with fewer packages cargo
+/// selects other features of what they depend on, and builds that once more.
+///
+/// # Panics
+/// If it cannot be built.
+pub fn build(what: &[&str]) -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("the workspace");
-    let status = Command::new(env!("CARGO"))
-        .args(["build", "--quiet", "-p", "vmlan"])
-        .current_dir(root)
-        .status();
-    assert!(status.is_ok_and(|status| status.success()), "cargo build -p vmlan failed");
+    let mut cargo = Command::new(env!("CARGO"));
+    let status = cargo.args(["build", "--quiet"]).args(what).current_dir(root).status();
+    assert!(status.is_ok_and(|status| status.success()), "cargo build {what:?} failed");
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or(root.join("target"), PathBuf::from);
-    target.join("debug/vmlan")
+    target.join("debug")
 }
 
 #[cfg(test)]
