@@ -26,9 +26,9 @@ packages() {
     build) echo make gcc libc6-dev ;;
     test)
       echo qemu-system-x86 busybox-static iperf3 ethtool tshark iproute2 util-linux procps dpdk-dev
-      echo u-boot-qemu
+      echo u-boot-qemu xz-utils
       ;;
-    vms) echo qemu-system-x86 busybox-static cpio ;;
+    vms) echo qemu-system-x86 busybox-static cpio xz-utils ;;
     hosts) echo frr iproute2 util-linux ;;
     peers) echo openvswitch-switch-dpdk dpdk-dev vde2 iproute2 procps ;;
     *) printf 'setup: no group "%s"; groups: build test vms hosts peers\n' "$1" >&2; exit 2 ;;
@@ -174,6 +174,22 @@ guest_kernel() {
   rm -rf "$cache/kernel"
   mv "$work/kernel" "$cache/kernel"
   rm -rf "$work"
+}
+
+# The kernel within that file, which QEMU boots as well: under TCG a guest needs longer to unpack it
+# than for the rest of its boot. Where it lies is in the header of the file (Linux' boot protocol,
+# setup_sects, payload_offset, payload_length); behind it are four bytes of its length. Guests boot
+# the packed one where this is not xz.
+unpacked_kernel() {
+  local packed sectors offset length new=$cache/kernel/boot/new
+  [ ! -e "$cache/kernel/boot/vmlinux" ] || return 0
+  packed=$(find "$cache/kernel/boot" -name 'vmlinuz-*' | head -n 1)
+  sectors=$(od -An -tu1 -j 497 -N 1 "$packed")
+  offset=$(od -An -tu4 -j 584 -N 4 "$packed")
+  length=$(($(od -An -tu4 -j 588 -N 4 "$packed") - 4))
+  head -c $(((sectors + 1) * 512 + offset + length)) "$packed" | tail -c "$length" |
+    xz -dc >"$new" 2>/dev/null || { rm -f "$new"; return 0; }
+  mv "$new" "$cache/kernel/boot/vmlinux"
 }
 
 # What modules for that kernel are built with (guest/linux). The headers' one absolute path is made
@@ -333,6 +349,6 @@ if [ "$(id -u)" = 0 ]; then
 elif [ ${#missing[@]} -gt 0 ] || [ -n "$toolchain" ]; then
   name_what_is_missing
 fi
-case " $* " in *" test "* | *" vms "*) guest_kernel ;; esac
+case " $* " in *" test "* | *" vms "*) guest_kernel; unpacked_kernel ;; esac
 case " $* " in *" test "*) kernel_headers; new_qemu ;; esac
 case " $* " in *" peers "*) new_peers ;; esac

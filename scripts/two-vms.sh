@@ -25,7 +25,7 @@ die() { printf 'two-vms: %s\n' "$*" >&2; exit 1; }
 show() { printf '$ %s\n' "$*"; }
 
 [ -x "$vmlan" ] || die "there is no $vmlan; run: cargo build --release -p vmlan"
-kernel=$(ls "$cache"/kernel/boot/vmlinuz-* 2>/dev/null | head -n 1) || true
+kernel=$(ls "$cache"/kernel/boot/vmlinu[xz]* 2>/dev/null | head -n 1) || true
 [ -n "$kernel" ] || die "there is no guest kernel in $cache/kernel; run: scripts/setup.sh vms"
 
 # An initramfs of busybox and the modules of virtio-net. Its init takes its name and address from

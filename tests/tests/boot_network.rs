@@ -81,7 +81,7 @@ fn with_server(
         format!("server=vhost-user:{}", place("server").display()),
     ];
     let mut switch = Switch::start(dir, None, &words)?;
-    let kernel = std::fs::read(Image::build(dir)?.kernel).expect("a kernel");
+    let kernel = std::fs::read(Image::build(dir)?.packed_kernel).expect("a kernel");
     let (size, stop) = (kernel.len(), AtomicBool::new(false));
     let script = script.map(|text| ("script", text.as_bytes().to_vec()));
     let files = script.into_iter().chain([("kernel", kernel)]).collect();

@@ -53,7 +53,9 @@ done
 
 /// A kernel and an initramfs, ready to boot. Many guests share one.
 pub struct Image {
-    /// The kernel.
+    /// The kernel, packed, as firmware loads it.
+    pub packed_kernel: PathBuf,
+    /// The kernel that QEMU boots: unpacked if there is one, which saves most of a boot under TCG.
     pub kernel: PathBuf,
     /// The initramfs, uncompressed: under TCG loading is cheaper than unpacking.
     pub initramfs: PathBuf,
@@ -88,11 +90,13 @@ impl Image {
             HarnessError::missing(what, SETUP)
         };
         let boot = fs::read_dir(root.join("boot")).map_err(|_| missing())?;
-        let kernel = boot
+        let packed_kernel = boot
             .flatten()
             .map(|entry| entry.path())
             .find(|path| path.to_string_lossy().contains("/vmlinuz-"))
             .ok_or_else(missing)?;
+        let unpacked = root.join("boot/vmlinux");
+        let kernel = if unpacked.exists() { unpacked } else { packed_kernel.clone() };
         let mut archive = Archive::default();
         for directory in ["proc", "sys", "dev", "bin", "sbin", "usr/bin", "usr/sbin"] {
             archive.directory(directory);
@@ -109,7 +113,7 @@ impl Image {
         }
         let initramfs = dir.join("initramfs");
         fs::write(&initramfs, archive.finish()).map_err(HarnessError::file(&initramfs))?;
-        Ok(Image { kernel, initramfs })
+        Ok(Image { packed_kernel, kernel, initramfs })
     }
 }
 
