@@ -3,14 +3,14 @@
 //! may be malformed.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use smoltcp::time::Instant;
 use smoltcp::wire::{DhcpPacket, DhcpRepr};
 use vmlan_config::gateway::{Dns, Setup};
 
 use crate::gateway::Gateway;
-use crate::link::{self, Link, Mac, Offload, Packet};
+use crate::link::{self, Link, Mac, Offload};
 use crate::services::{Leases, Who, dhcp, dns};
 
 /// Frames that a gateway sent.
@@ -143,8 +143,14 @@ pub fn dns(data: &[u8]) {
 }
 
 /// A datagram of the guest's.
-pub(crate) fn datagram(from: SocketAddr, to: SocketAddr, mac: Mac, data: &[u8]) -> Vec<u8> {
-    link::udp(Packet { from: NIC, to: mac }, from, to, data)
+#[cfg(test)]
+pub(crate) fn datagram(
+    from: std::net::SocketAddr,
+    to: std::net::SocketAddr,
+    mac: Mac,
+    data: &[u8],
+) -> Vec<u8> {
+    link::udp(link::Packet { from: NIC, to: mac }, from, to, data)
 }
 
 #[cfg(test)]
