@@ -273,7 +273,7 @@ pub const VMXNET3: LinuxNic = LinuxNic {
 
 /// The same with one pair of queues and INTx.
 pub const VMXNET3_INTX: LinuxNic =
-    LinuxNic { name: "vmxnet3, INTx", cpus: 1, append: "pci=nomsi", ..VMXNET3 };
+    LinuxNic { name: "vmxnet3, INTx", cpus: 1, append: "pci=nomsi", brief: true, ..VMXNET3 };
 
 /// Groups 239.2.2.N to try a filter with.
 #[derive(Debug)]

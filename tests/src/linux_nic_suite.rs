@@ -35,20 +35,6 @@ pub fn chapter(name: &str, what: impl FnOnce() -> Result<()>) -> Result<()> {
     end
 }
 
-/// TCP of the `amount` and UDP, half a second each or less; all of it has to arrive.
-fn flow(what: &str, from: &mut dyn LanHost, to: &str, amount: &str) -> Result<()> {
-    let tcp = connectivity::iperf(from, to, 9, amount)?;
-    let udp = connectivity::iperf(from, to, 9, "-u -b 20M -l 1401 -n 1M")?;
-    println!(
-        "  {what}: TCP {:.0} Mbit/s, UDP {:.1} Mbit/s with {:.1} % lost",
-        tcp.bits_per_second / 1e6,
-        udp.bits_per_second / 1e6,
-        udp.lost_percent
-    );
-    assert!(tcp.bits_per_second > 0.0 && udp.bits_per_second > 0.0, "{what}: nothing arrived");
-    Ok(())
-}
-
 /// What the driver should never have to say.
 const TROUBLES: &str = "Tx Unit Hang|Call Trace|NETDEV WATCHDOG|e1000.*(hang|fail)|PCI error|[Tt]x \
     timeout|rtl_.*_cond|rx resets|BUG|Oops|vmxnet3.*(hang|activate|resetting)";
@@ -182,24 +168,20 @@ impl LinuxNicSuite<'_> {
     fn all_flows(&mut self, what: &str) -> Result<()> {
         let (own, name) = (self.guest.ip().to_owned(), self.card.name);
         let (virtio, amount) = (self.virtio.ip().to_owned(), self.card.amount);
-        flow(&format!("{what}{name} -> virtio"), self.guest, &virtio, amount)?;
-        flow(&format!("{what}virtio -> {name}"), self.virtio, &own, amount)?;
+        connectivity::flows(&format!("{what}{name} -> virtio"), self.guest, &virtio, amount)?;
+        connectivity::flows(&format!("{what}virtio -> {name}"), self.virtio, &own, amount)?;
         let (guest, third, _) = self.pair();
         let (ip, who) = (third.ip().to_owned(), third.name().to_owned());
-        flow(&format!("{what}{name} -> {who}"), guest, &ip, amount)?;
-        flow(&format!("{what}{who} -> {name}"), third, &own, amount)
+        connectivity::flows(&format!("{what}{name} -> {who}"), guest, &ip, amount)?;
+        connectivity::flows(&format!("{what}{who} -> {name}"), third, &own, amount)
     }
 
     /// TCP by the size of its window, printed.
     pub fn windows(&mut self) -> Result<()> {
         let mut said = String::new();
         for window in ["4K", "16K", "64K", "256K"] {
-            let flow = connectivity::iperf(
-                self.guest,
-                self.virtio.ip(),
-                9,
-                &format!("-n 2M -w {window}"),
-            )?;
+            let options = format!("-n 2M -w {window}");
+            let flow = connectivity::iperf(self.guest, self.virtio.ip(), &options)?;
             said += &format!(", {window}: {:.0}", flow.bits_per_second / 1e6);
         }
         println!("  TCP {} -> virtio by window, Mbit/s{said}", self.card.name);
@@ -213,13 +195,12 @@ impl LinuxNicSuite<'_> {
         let (own, virtio, name) =
             (self.guest.ip().to_owned(), self.virtio.ip().to_owned(), self.card.name);
         let (from, to) = self.means(|scene| {
-            connectivity::iperf(scene.guest, &virtio, 9, scene.card.amount).map(drop)
+            connectivity::iperf(scene.guest, &virtio, scene.card.amount).map(drop)
         })?;
         println!("  TCP {name} -> virtio: {from} bytes a frame from the NIC, {to} to the guest");
         assert!(to > 1514, "segmented on the way to a guest that takes large frames");
-        let (to, from) = self.means(|scene| {
-            connectivity::iperf(scene.virtio, &own, 9, scene.card.amount).map(drop)
-        })?;
+        let (to, from) = self
+            .means(|scene| connectivity::iperf(scene.virtio, &own, scene.card.amount).map(drop))?;
         println!("  TCP virtio -> {name}: {from} bytes a frame from the guest, {to} to the NIC");
         assert!(from > 1514, "the virtio guest cut its frames itself");
         Ok(())
@@ -409,8 +390,8 @@ impl LinuxNicSuite<'_> {
             for size in [0, 56, 1468, 1472, 4000] {
                 guest.sh(&format!("busybox ping -c 3 -i 0.02 -W 2 -s {size} {there_ip}"))?;
             }
-            let there = connectivity::iperf(*guest, &there_ip, 9, card.amount)?;
-            let back = connectivity::iperf(*virtio, &back_ip, 9, card.amount)?;
+            let there = connectivity::iperf(*guest, &there_ip, card.amount)?;
+            let back = connectivity::iperf(*virtio, &back_ip, card.amount)?;
             let [there, back] = [there, back].map(|flow| flow.bits_per_second / 1e6);
             println!(
                 "  VLAN 5, tags by the chip {by_chip}: TCP {there:.0} and back {back:.0} Mbit/s"

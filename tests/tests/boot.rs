@@ -3,6 +3,9 @@
 use std::path::Path;
 use vmlan_tests::{Boot, Guest, Image, LanHost, NetNs, Result, Switch, connectivity};
 
+/// What each TCP flow carries, as iperf3 has it.
+const AMOUNT: &str = "-n 16M";
+
 fn temporary() -> tempfile::TempDir {
     tempfile::Builder::new().prefix("vmlan-boot.").tempdir().expect("a temporary directory")
 }
@@ -42,9 +45,9 @@ fn two_virtio_guests() -> Result<()> {
     for (first, second) in [(true, true), (true, false), (false, true), (false, false)] {
         connectivity::offloads(&mut one, first)?;
         connectivity::offloads(&mut two, second)?;
-        let there = connectivity::flows(&mut one, "10.77.0.2")?;
-        let back = connectivity::flows(&mut two, "10.77.0.1")?;
-        println!("  offloads {first}/{second}: there {there:?}, back {back:?}");
+        let offloads = format!("offloads {first}/{second}");
+        connectivity::flows(&format!("{offloads}, there"), &mut one, "10.77.0.2", AMOUNT)?;
+        connectivity::flows(&format!("{offloads}, back"), &mut two, "10.77.0.1", AMOUNT)?;
         connectivity::fetch(&mut one, "10.77.0.2")?;
         connectivity::fetch(&mut two, "10.77.0.1")?;
     }
@@ -111,22 +114,17 @@ fn every_pair_of_port_kinds() -> Result<()> {
     every_pair(&mut [&mut virtio, &mut e1000, &mut rtl8139, &mut host, &mut other])?;
     for on in [true, false] {
         connectivity::offloads(&mut virtio, on)?;
+        let offloads = format!("offloads {on}");
         for (name, ip) in [("tap", "10.77.0.101"), ("stream", "10.77.0.2")] {
-            println!(
-                "  virtio -> {name}, offloads {on}: {:?}",
-                connectivity::flows(&mut virtio, ip)?
-            );
+            let what = format!("virtio -> {name}, {offloads}");
+            connectivity::flows(&what, &mut virtio, ip, AMOUNT)?;
         }
-        println!(
-            "  tap -> virtio, offloads {on}: {:?}",
-            connectivity::flows(&mut host, "10.77.0.1")?
-        );
-        println!(
-            "  stream -> virtio, offloads {on}: {:?}",
-            connectivity::flows(&mut e1000, "10.77.0.1")?
-        );
+        let what = format!("tap -> virtio, {offloads}");
+        connectivity::flows(&what, &mut host, "10.77.0.1", AMOUNT)?;
+        let what = format!("stream -> virtio, {offloads}");
+        connectivity::flows(&what, &mut e1000, "10.77.0.1", AMOUNT)?;
     }
-    println!("  tap -> tap: {:?}", connectivity::flows(&mut host, "10.77.0.102")?);
+    connectivity::flows("tap -> tap", &mut host, "10.77.0.102", AMOUNT)?;
     connectivity::no_checksum_errors(&mut virtio)?;
     connectivity::no_checksum_errors(&mut host)
 }

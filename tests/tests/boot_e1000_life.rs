@@ -117,7 +117,7 @@ fn kill(lan: &mut E1000Lan, times: u32) -> Result<()> {
     Ok(())
 }
 
-const FEW: Times = Times { reload: 20, reboot: 1, kill: 1 };
+const FEW: Times = Times { reload: 8, reboot: 1, kill: 1 };
 const MANY: Times = Times { reload: 200, reboot: 20, kill: 20 };
 
 #[test]

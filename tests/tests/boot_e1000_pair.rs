@@ -75,8 +75,8 @@ fn exchange(switch: &Switch, one: &mut Guest, two: &mut Guest) -> Result<()> {
     let delivered =
         || switch.port("e1").map(|port| port["device"]["delivered"].as_u64().unwrap_or(0));
     let (since, before) = (Instant::now(), delivered()?);
-    let there = connectivity::iperf(one, MAPPED, 1, "")?;
-    let back = connectivity::iperf(two, TRAPPED, 1, "")?;
+    let there = connectivity::iperf(one, MAPPED, "-n 4M")?;
+    let back = connectivity::iperf(two, TRAPPED, "-n 4M")?;
     let (count, seconds) = (delivered()? - before, since.elapsed().as_secs_f64());
     let [there, back] = [there, back].map(|flow| flow.bits_per_second / 1e6);
     println!(
@@ -102,7 +102,7 @@ fn agrees(switch: &Switch, one: &mut Guest, two: &mut Guest) -> Result<()> {
         let before = [sums(switch, "e1", one)?, sums(switch, "e2", two)?];
         connectivity::fetch(one, MAPPED)?;
         connectivity::ping_sizes(two, TRAPPED)?;
-        connectivity::iperf(one, MAPPED, 1, "")?;
+        connectivity::iperf(one, MAPPED, "-n 4M")?;
         sleep(Duration::from_millis(500));
         let after = [sums(switch, "e1", one)?, sums(switch, "e2", two)?];
         let grown = |guest: usize, side: usize| -> [u64; 11] {

@@ -49,16 +49,23 @@ fn size(guest: &mut Guest, file: &str) -> Result<u64> {
     Ok(said.trim().parse().expect("a number"))
 }
 
+/// What whoever has to find out why wants to see of a guest.
+const LOOK: &str = "dmesg | tail -n 60; cat /sys/class/net/eth0/carrier; grep eth0 /proc/interrupts
+    ethtool -d eth0 | head -n 60; grep . /sys/class/net/eth0/statistics/[rt]x_*";
+
 /// All streams go on.
-fn flow(guests: &mut [Guest], when: &str) -> Result<()> {
+fn flow(switch: &Switch, guests: &mut [Guest], when: &str) -> Result<()> {
     for (_, to, port) in STREAMS {
         let file = format!("/tmp/got.{port}");
         let before = size(&mut guests[to], &file)?;
         let more = || size(&mut guests[to], &file).is_ok_and(|now| now >= before + SOME);
         if !settles(more) {
-            let said = guests.iter_mut().map(|g| g.sh("dmesg | tail -n 9").unwrap_or_default());
-            let said = said.collect::<String>();
-            panic!("{when}: the stream to {} stands still\n{said}", GUESTS[to].0);
+            for guest in &mut *guests {
+                let said = guest.sh(LOOK).unwrap_or_else(|fault| fault.to_string());
+                println!("--- {}\n{said}", guest.name());
+            }
+            println!("--- switch\n{}\n{}", switch.ask(&["stats"])?, switch.log());
+            panic!("{when}: the stream to {} stands still", GUESTS[to].0);
         }
     }
     Ok(())
@@ -94,12 +101,12 @@ fn outlive(dir: &Path, switch: &mut Switch, guests: &mut [Guest]) -> Result<()> 
     for each in STREAMS {
         stream(guests, each)?;
     }
-    flow(guests, "at first")?;
+    flow(switch, guests, "at first")?;
     for times in 1..=3 {
         assert_eq!(switch.terminate()?, Some(0));
         switch.restart()?;
         switch.answering()?;
-        flow(guests, &format!("after SIGTERM {times}"))?;
+        flow(switch, guests, &format!("after SIGTERM {times}"))?;
     }
     let list = switch.ask(&["port", "list", "--json"])?;
     assert_eq!(list.matches("adopted 3 times, the last one exactly").count(), 3, "{list}");
@@ -108,7 +115,7 @@ fn outlive(dir: &Path, switch: &mut Switch, guests: &mut [Guest]) -> Result<()> 
         switch.kill9();
         switch.restart()?;
         switch.answering()?;
-        flow(guests, &format!("after kill -9 {times}"))?;
+        flow(switch, guests, &format!("after kill -9 {times}"))?;
     }
     compare(guests)?;
     println!("{}", complaints(guests)?);

@@ -55,8 +55,9 @@ fn the_checks_pass_over_a_plain_wire() -> vmlan_tests::Result<()> {
         connectivity::offloads(&mut two, on)?;
         connectivity::fetch(&mut one, "10.77.0.2")?;
         connectivity::fetch(&mut two, "10.77.0.1")?;
-        println!("offloads {on}: {:?}", connectivity::flows(&mut one, "10.77.0.2")?);
-        println!("offloads {on}: {:?}", connectivity::flows(&mut two, "10.77.0.1")?);
+        let what = format!("offloads {on}");
+        connectivity::flows(&what, &mut one, "10.77.0.2", "-n 16M")?;
+        connectivity::flows(&what, &mut two, "10.77.0.1", "-n 16M")?;
     }
     connectivity::no_checksum_errors(&mut one)?;
     connectivity::no_checksum_errors(&mut two)
@@ -78,7 +79,7 @@ fn the_checks_pass_between_two_namespaces() -> vmlan_tests::Result<()> {
     connectivity::serve(&mut other)?;
     connectivity::fetch(&mut host, "10.77.0.102")?;
     connectivity::fetch(&mut other, "10.77.0.101")?;
-    println!("{:?}", connectivity::flows(&mut host, "10.77.0.102")?);
+    connectivity::flows("between namespaces", &mut host, "10.77.0.102", "-n 16M")?;
     connectivity::no_checksum_errors(&mut other)
 }
 

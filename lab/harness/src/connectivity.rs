@@ -121,15 +121,15 @@ pub struct Flow {
     pub lost_percent: f64,
 }
 
-/// iperf3 from `from` to the server on `to`, for `seconds` unless `options` (as iperf3 has them)
-/// say how many bytes (`-n`).
+/// iperf3 from `from` to the server on `to`, with options as iperf3 has them: they say how many
+/// bytes (`-n`) or how long (`-t`).
 ///
 /// # Errors
 /// [`HarnessError::Failed`] with iperf3's own error.
-pub fn iperf(from: &mut dyn LanHost, to: &str, seconds: u32, options: &str) -> Result<Flow> {
-    let time = if options.contains("-n ") { String::new() } else { format!("-t {seconds}") };
-    let command = format!("iperf3 -J {time} -c {to} {options}");
-    let mut said = from.run(&command, Duration::from_secs(u64::from(seconds) + 240))?;
+pub fn iperf(from: &mut dyn LanHost, to: &str, options: &str) -> Result<Flow> {
+    const PATIENCE: Duration = Duration::from_secs(300);
+    let command = format!("iperf3 -J -c {to} {options}");
+    let mut said = from.run(&command, PATIENCE)?;
     // A server that still puts the last run away refuses the next, on a busy machine also by a
     // reset, and more than once; and one that has ended is started again. With -J iperf3's exit
     // code may be 0 all the same.
@@ -139,7 +139,7 @@ pub fn iperf(from: &mut dyn LanHost, to: &str, seconds: u32, options: &str) -> R
             break;
         }
         std::thread::sleep(Duration::from_secs(1));
-        said = from.run(&command, Duration::from_secs(u64::from(seconds) + 240))?;
+        said = from.run(&command, PATIENCE)?;
     }
     let report: Value = serde_json::from_str(&said.text).unwrap_or_default();
     let end = &report["end"];
@@ -153,33 +153,24 @@ pub fn iperf(from: &mut dyn LanHost, to: &str, seconds: u32, options: &str) -> R
     }
 }
 
-/// TCP flows at a useful speed; UDP at a modest rate arrives nearly whole (a guest under TCG drops
-/// some by itself). The best of a few tries counts: a machine that is busy elsewhere says nothing
-/// about the switch.
+/// TCP with `tcp`, as [`iperf`] has it, and 1 MB of UDP. Some of both has to arrive; how fast is
+/// printed and not judged.
 ///
 /// # Errors
-/// [`HarnessError::Failed`] with the figures.
-pub fn flows(from: &mut dyn LanHost, to: &str) -> Result<(Flow, Flow)> {
-    for _ in 0..3 {
-        match flow(from, to) {
-            Ok(flows) => return Ok(flows),
-            Err(fault) => println!("  once more: {fault}"),
-        }
+/// [`HarnessError::Failed`] with what was heard.
+pub fn flows(what: &str, from: &mut dyn LanHost, to: &str, tcp: &str) -> Result<()> {
+    let tcp = iperf(from, to, tcp)?;
+    let udp = iperf(from, to, "-u -b 20M -l 1401 -n 1M")?;
+    println!(
+        "  {what}: TCP {:.0} Mbit/s, UDP {:.1} Mbit/s with {:.1} % lost",
+        tcp.bits_per_second / 1e6,
+        udp.bits_per_second / 1e6,
+        udp.lost_percent
+    );
+    if tcp.bits_per_second > 0.0 && udp.bits_per_second > 0.0 {
+        return Ok(());
     }
-    flow(from, to)
-}
-
-fn flow(from: &mut dyn LanHost, to: &str) -> Result<(Flow, Flow)> {
-    let tcp = iperf(from, to, 2, "")?;
-    let udp = iperf(from, to, 2, "-u -b 4M -l 1401")?;
-    let heard = format!("TCP {tcp:?}, UDP {udp:?}");
-    if tcp.bits_per_second < 10e6 {
-        return Err(failed(from, &format!("TCP to {to} below 10 Mbit/s"), heard));
-    }
-    if udp.bits_per_second < 3e6 || udp.lost_percent > 5.0 {
-        return Err(failed(from, &format!("UDP of 4 Mbit/s to {to} did not arrive"), heard));
-    }
-    Ok((tcp, udp))
+    Err(failed(from, &format!("a flow to {to}"), format!("TCP {tcp:?}, UDP {udp:?}")))
 }
 
 /// Checksum errors the host's kernel has counted on receipt, over all protocols: 0 on a sound

@@ -45,7 +45,8 @@ pub(super) fn all(lab: &mut Lab, seconds: u32) -> Result<Vec<Accesses>, HarnessE
         for (load, options) in LOADS {
             let Some(before) = lab.port()? else { return Ok(all) };
             let way = if sends { "" } else { " -R" };
-            connectivity::iperf(&mut lab.guest, &host, seconds, &format!("{options}{way}"))?;
+            let options = format!("-t {seconds} {options}{way}");
+            connectivity::iperf(&mut lab.guest, &host, &options)?;
             let after = lab.port()?.unwrap_or_default();
             all.push(between(&before, &after, (sends, load)));
         }

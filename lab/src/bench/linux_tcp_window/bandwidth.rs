@@ -32,9 +32,9 @@ pub(super) fn all(
     for sends in [true, false] {
         for &window_kib in windows {
             let way = if sends { "" } else { " -R" };
-            let options = format!("-w {window_kib}K{way}");
+            let options = format!("-t {seconds} -w {window_kib}K{way}");
             let before = drops(lab)?;
-            let flow = connectivity::iperf(&mut lab.guest, &host, seconds, &options)?;
+            let flow = connectivity::iperf(&mut lab.guest, &host, &options)?;
             let drops = drops(lab)? - before;
             points.push(Point { sends, window_kib, mbit_per_s: flow.bits_per_second / 1e6, drops });
         }

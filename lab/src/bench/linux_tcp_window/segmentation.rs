@@ -73,7 +73,7 @@ fn set(lab: &mut Lab, tso: bool) -> Result<(), HarnessError> {
 fn bulk(lab: &mut Lab, seconds: u32) -> Result<(f64, f64), HarnessError> {
     let host = lab.host.ip().to_owned();
     let before = sent(lab)?;
-    let flow = connectivity::iperf(&mut lab.guest, &host, seconds, "")?;
+    let flow = connectivity::iperf(&mut lab.guest, &host, &format!("-t {seconds}"))?;
     let after = sent(lab)?;
     let frames = (after.0 - before.0).max(1);
     Ok((flow.bits_per_second / 1e6, (after.1 - before.1) as f64 / frames as f64))
