@@ -21,24 +21,24 @@ const STREAMS: [(usize, usize, u16); 4] = [(0, 1, 7001), (1, 0, 7010), (0, 2, 70
 const TROUBLES: &str = "Tx Unit Hang|NETDEV WATCHDOG|PCI error|resetting";
 
 /// How much of a stream is to arrive before it is believed to go on.
-const SOME: u64 = 64 << 10;
+const SOME: u64 = 16 << 10;
 
 fn port(dir: &Path, (name, number, model): (&str, u8, &str)) -> String {
     let (place, mac) = (dir.join(name), Boot::mac(number));
     format!("{name}=vfio-user:{},model={model},mac={mac}", place.display())
 }
 
-/// Streams numbered blocks of random bytes until `/tmp/stop` is there. Both ends keep what they
-/// had, and the receiver keeps its own direction open until the end.
+/// Streams numbered blocks of random bytes until `/tmp/stop` is there, slowly: both ends keep what
+/// they had in memory. The receiver keeps its own direction open until the end.
 fn stream(guests: &mut [Guest], (from, to, port): (usize, usize, u16)) -> Result<()> {
     let ip = guests[to].ip().to_owned();
     let receive = format!("sleep 100000 | busybox nc -l -p {port} > /tmp/got.{port}");
     guests[to].background(&format!("sh -c '{receive}'"))?;
     let listens = format!("busybox netstat -ltn | grep -q ':{port} '");
     guests[to].sh(&format!("while ! {listens}; do sleep 0.1; done"))?;
-    guests[from].sh("test -e /tmp/block || head -c 16000 /dev/urandom > /tmp/block")?;
+    guests[from].sh("test -e /tmp/block || head -c 8000 /dev/urandom > /tmp/block")?;
     let send = format!(
-        "while [ ! -e /tmp/stop ]; do n=$((n+1)); echo $n; cat /tmp/block; sleep 0.1; done | \
+        "while [ ! -e /tmp/stop ]; do n=$((n+1)); echo $n; cat /tmp/block; sleep 0.5; done | \
          tee /tmp/sent.{port} | busybox nc {ip} {port}"
     );
     guests[from].background(&format!("sh -c '{send}'"))
