@@ -184,6 +184,10 @@ impl Nic for Successors {
     fn room(&self) -> usize {
         self.call().chip.room()
     }
+    fn is_set_up(&self) -> bool {
+        self.call().chip.is_set_up()
+    }
+
     fn is_up(&self) -> bool {
         self.call().chip.is_up()
     }

@@ -50,7 +50,9 @@ fn size(guest: &mut Guest, file: &str) -> Result<u64> {
 }
 
 /// What whoever has to find out why wants to see of a guest.
-const LOOK: &str = "dmesg | tail -n 60; cat /sys/class/net/eth0/carrier; grep eth0 /proc/interrupts
+const LOOK: &str =
+    "dmesg | grep -v '<.*>\\|buffer_info' | tail -n 30; cat /sys/class/net/eth0/carrier
+    cat /sys/class/net/eth0/queues/tx-0/tx_timeout; grep eth0 /proc/interrupts
     ethtool -d eth0 | head -n 60; grep . /sys/class/net/eth0/statistics/[rt]x_*";
 
 /// All streams go on.

@@ -1,6 +1,7 @@
 //! The thread of one port: takes a connection, serves it, takes the next.
 
 mod adopt;
+mod flap;
 
 use std::io;
 use std::os::fd::AsFd;
@@ -13,7 +14,7 @@ use rustix::io::Errno;
 use vmlan_frame::{Changed, Port, error_chain};
 use vmlan_keeper::{Keeper, KeeperError};
 
-use self::adopt::Flap;
+use self::flap::Flap;
 use super::Config;
 use super::area::{Area, Areas};
 use super::busy_wait::BusyWait;
@@ -238,7 +239,7 @@ impl Server {
         let half = self.served.as_ref().filter(|s| s.connection.is_half()).map(|_| HALF);
         let journal = self.served.as_ref().and_then(|s| s.connection.journal());
         let half = half.into_iter().chain(journal.map(|_| SIGN));
-        let deadlines = [self.flap.as_ref().map(|flap| flap.until), self.proven];
+        let deadlines = [self.flap.as_ref().map(Flap::until), self.proven];
         let deadlines = deadlines.into_iter().flatten();
         let deadlines = deadlines.map(|at| at.saturating_duration_since(now));
         let others = pause.into_iter().chain(notify).chain(keeper).chain(half).chain(deadlines);
@@ -259,9 +260,7 @@ impl Server {
         if let Some(journal) = self.served.as_ref().and_then(|s| s.connection.journal()) {
             journal.note_alive(monotonic());
         }
-        if let Some(flap) = self.flap.take_if(|flap| flap.until <= now) {
-            self.flap = self.next_flap(&flap, now);
-        }
+        self.go_on_with_flap(now);
         if self.proven.is_some_and(|at| at <= now) {
             self.proven = None;
             self.served.iter_mut().for_each(|served| served.deaths = 0);
@@ -277,7 +276,8 @@ impl Server {
         let link = self.shared.link.load(Ordering::Acquire);
         if link != self.link {
             self.link = link;
-            self.port().nic().set_link(link);
+            let out = self.flap.as_ref().is_some_and(Flap::is_out);
+            self.port().nic().set_link(link && !out);
         }
         let rate_max = self.shared.irq_rate_max.load(Ordering::Acquire);
         if rate_max != self.irq_rate_max {

@@ -118,7 +118,9 @@ pub trait Nic: PciFunction {
     fn offloads(&self) -> Offloads;
     /// Frames that could be received now, roughly.
     fn room(&self) -> usize;
-    /// Link up, receiver on: its driver is ready.
+    /// Its driver has set it up to receive, link or not.
+    fn is_set_up(&self) -> bool;
+    /// The same with the link up: its driver is ready.
     fn is_up(&self) -> bool;
     /// Asks to be told of the next doorbell (see `Port::arm`). True if frames wait already.
     #[must_use]
@@ -200,6 +202,10 @@ impl<C: Chip> Nic for C {
 
     fn room(&self) -> usize {
         port::room(self)
+    }
+
+    fn is_set_up(&self) -> bool {
+        port::is_set_up(self)
     }
 
     fn is_up(&self) -> bool {

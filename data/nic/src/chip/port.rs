@@ -195,9 +195,13 @@ fn receive<C: Chip>(
     Received { dealt: list.len(), ..Received::default() }
 }
 
-pub(super) fn is_up<C: Chip>(chip: &C) -> bool {
+pub(super) fn is_set_up<C: Chip>(chip: &C) -> bool {
     let gate = chip.gate();
-    gate.dma && gate.link && gate.receive
+    gate.dma && gate.receive
+}
+
+pub(super) fn is_up<C: Chip>(chip: &C) -> bool {
+    is_set_up(chip) && chip.gate().link
 }
 
 pub(super) fn room<C: Chip>(chip: &C) -> usize {

@@ -193,10 +193,10 @@ impl Boot {
         all.extend(words(&["-chardev", &agent, "-serial", "chardev:agent"]));
         all.extend(words(&["-kernel", &image.kernel.to_string_lossy()]));
         all.extend(words(&["-initrd", &image.initramfs.to_string_lossy()]));
-        let append = "console=ttyS0 quiet panic=-1 mitigations=off random.trust_cpu=on";
-        // On a busy host a guest may find its timer's interrupt late, and gives up on it if that
-        // goes through an IOMMU.
-        let iommu = if self.iommu { " intel_iommu=on iommu=pt no_timer_check" } else { "" };
+        // On a busy host a guest may find its timer's interrupt late, and gives up on it.
+        let append = "console=ttyS0 quiet panic=-1 mitigations=off random.trust_cpu=on \
+                      no_timer_check";
+        let iommu = if self.iommu { " intel_iommu=on iommu=pt" } else { "" };
         all.extend(words(&["-append", &format!("{append}{iommu} {}", self.append)]));
         if self.iommu {
             // The caching mode tells QEMU of every mapping, so that it can tell the NIC's server.

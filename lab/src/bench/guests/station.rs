@@ -49,8 +49,7 @@ impl Station {
         let mut host = NetNs::new(&dir, "host", 101)?;
         let boot = |n: u8| {
             let boot = Boot::new(NAMES[usize::from(n)], n + 1).newer();
-            // On a busy host a guest may find its timer's interrupt late, and gives up.
-            boot.cpus(place.cpus).kvm(place.kvm).append("no_timer_check")
+            boot.cpus(place.cpus).kvm(place.kvm)
         };
         let (switch, boots) = match hardware.from() {
             From::Qemu(model) => {

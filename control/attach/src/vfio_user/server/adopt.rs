@@ -5,38 +5,17 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use vmlan_frame::error_chain;
+use vmlan_frame::{Port, error_chain};
 
 use super::super::keep::FoundClient;
 use super::super::record::Client;
 use super::super::session::{Found, Session};
 use super::super::wire::{Frames, Replies};
+use super::flap::{Cable, Flap, Seen};
 use super::{Served, Server};
 use crate::connection::Connection;
 use crate::journal::{COPIED, Journal};
 use crate::timer::monotonic;
-
-/// How long the cable of a chip that was reset is out at first: its driver is to notice. Then twice
-/// as long each time, up to [`LONGEST`]: its guest may be slow.
-const UNPLUGGED: Duration = Duration::from_millis(200);
-const LONGEST: Duration = Duration::from_millis(1600);
-
-/// How long it is in then. Linux' e1000 only sets its chip up again if frames wait to be sent when
-/// the cable is pulled, and complains if they have waited for a second.
-const PLUGGED: Duration = Duration::from_millis(400);
-
-/// How often it is pulled, unless the driver sets up the chip before.
-const FLAPS: u32 = 20;
-
-/// The cable of a chip that was reset behind its driver's back, until it is set up again.
-#[derive(Debug)]
-pub(super) struct Flap {
-    /// It is out.
-    out: bool,
-    pub(super) until: Instant,
-    /// How often it is pulled still.
-    left: u32,
-}
 
 /// How long a switch has to live with a client that it went on with. One that dies before that may
 /// have died of it.
@@ -44,11 +23,6 @@ const TRIAL: Duration = Duration::from_secs(1);
 
 /// A request of this age is answered as one that was given up. QEMU waits for 5 s.
 const LATE: Duration = Duration::from_millis(4500);
-
-/// How long it is out after so many times.
-fn out_for(times: u32) -> Duration {
-    UNPLUGGED.saturating_mul(1 << times.min(8)).min(LONGEST)
-}
 
 impl Server {
     /// The next switch goes on with the client.
@@ -144,28 +118,33 @@ impl Server {
             self.port().nic().set_link(self.link);
         } else {
             let now = Instant::now();
-            self.flap = Some(self.plug(false, now, FLAPS));
+            self.set_flap(Some(Flap::begin(now)));
             self.proven = Some(now + TRIAL);
         }
         (self.changed)();
     }
 
     /// Plugs the cable in, or pulls it out, and has the driver look if it has not yet.
-    fn plug(&self, plug_in: bool, now: Instant, left: u32) -> Flap {
+    fn set_flap(&mut self, flap: Option<Flap>) {
+        let out = flap.as_ref().is_some_and(Flap::is_out);
+        self.flap = flap;
         let nic = self.port().nic();
-        nic.set_link(plug_in && self.link);
-        if !nic.is_up() {
+        nic.set_link(!out && self.link);
+        if !nic.is_set_up() {
             self.served.iter().for_each(|served| served.session.tell_lost());
         }
-        let time = if plug_in { PLUGGED } else { out_for(FLAPS - left) };
-        Flap { out: !plug_in, until: now + time, left }
     }
 
-    /// What comes after `flap`: nothing, if the driver has set up the chip or does not want to.
-    pub(super) fn next_flap(&self, flap: &Flap, now: Instant) -> Option<Flap> {
-        let over = !flap.out && (flap.left == 0 || !self.link || self.port().nic().is_up());
-        let left = flap.left - u32::from(!flap.out && !over);
-        (!over).then(|| self.plug(flap.out, now, left))
+    /// Does what the flap has to do now, if there is one.
+    pub(super) fn go_on_with_flap(&mut self, now: Instant) {
+        let Some(flap) = &self.flap else { return };
+        let doorbells = self.port().counters().input.notifications.get();
+        let seen = Seen { set_up: self.port().nic().is_set_up(), doorbells };
+        match flap.next(now, seen) {
+            Some(Cable::Stays) => self.set_flap(None),
+            Some(Cable::Is(flap)) => self.set_flap(Some(flap)),
+            None => {}
+        }
     }
 
     fn log_adopted(&mut self, exact: bool) {
