@@ -7,75 +7,30 @@
 
 use std::path::Path;
 
-use vmlan_tests::numbered::settles;
+use vmlan_tests::streams::{self, Stream};
 use vmlan_tests::{Boot, Guest, Image, LanHost, Result, Switch, connectivity};
 
 /// Names of guests and ports, numbers, models.
 const GUESTS: [(&str, u8, &str); 3] =
     [("e1", 1, "e1000"), ("r2", 2, "r8169"), ("v3", 3, "vmxnet3")];
 
-/// Streams of bytes: from whom to whom, and the port.
-const STREAMS: [(usize, usize, u16); 4] = [(0, 1, 7001), (1, 0, 7010), (0, 2, 7002), (2, 0, 7020)];
+const STREAMS: [Stream; 4] = [(0, 1, 7001), (1, 0, 7010), (0, 2, 7002), (2, 0, 7020)];
 
 /// What drivers say of chips that have failed.
 const TROUBLES: &str = "Tx Unit Hang|NETDEV WATCHDOG|PCI error|resetting";
-
-/// How much of a stream is to arrive before it is believed to go on.
-const SOME: u64 = 64 << 10;
 
 fn port(dir: &Path, (name, number, model): (&str, u8, &str)) -> String {
     let (place, mac) = (dir.join(name), Boot::mac(number));
     format!("{name}=vfio-user:{},model={model},mac={mac}", place.display())
 }
 
-/// Streams numbered blocks of random bytes until `/tmp/stop` is there. Both ends keep what they
-/// had, and the receiver keeps its own direction open until the end.
-fn stream(guests: &mut [Guest], (from, to, port): (usize, usize, u16)) -> Result<()> {
-    let ip = guests[to].ip().to_owned();
-    let receive = format!("sleep 100000 | busybox nc -l -p {port} > /tmp/got.{port}");
-    guests[to].background(&format!("sh -c '{receive}'"))?;
-    let listens = format!("busybox netstat -ltn | grep -q ':{port} '");
-    guests[to].sh(&format!("while ! {listens}; do sleep 0.1; done"))?;
-    guests[from].sh("test -e /tmp/block || head -c 16000 /dev/urandom > /tmp/block")?;
-    let send = format!(
-        "while [ ! -e /tmp/stop ]; do n=$((n+1)); echo $n; cat /tmp/block; sleep 0.1; done | \
-         tee /tmp/sent.{port} | busybox nc {ip} {port}"
-    );
-    guests[from].background(&format!("sh -c '{send}'"))
-}
-
-fn size(guest: &mut Guest, file: &str) -> Result<u64> {
-    let said = guest.sh(&format!("wc -c < {file}"))?;
-    Ok(said.trim().parse().expect("a number"))
-}
-
 /// All streams go on.
 fn flow(guests: &mut [Guest], when: &str) -> Result<()> {
-    for (_, to, port) in STREAMS {
-        let file = format!("/tmp/got.{port}");
-        let before = size(&mut guests[to], &file)?;
-        let more = || size(&mut guests[to], &file).is_ok_and(|now| now >= before + SOME);
-        if !settles(more) {
-            let said = guests.iter_mut().map(|g| g.sh("dmesg | tail -n 9").unwrap_or_default());
-            let said = said.collect::<String>();
-            panic!("{when}: the stream to {} stands still\n{said}", GUESTS[to].0);
-        }
-    }
-    Ok(())
+    streams::flow(&mut hosts(guests), &STREAMS, when)
 }
 
-/// All streams end, and what has arrived is what was sent.
-fn compare(guests: &mut [Guest]) -> Result<()> {
-    for guest in &mut *guests {
-        guest.sh("touch /tmp/stop")?;
-    }
-    for (from, to, port) in STREAMS {
-        let mut sum =
-            |at: usize, file: &str| guests[at].sh(&format!("md5sum < /tmp/{file}.{port}")).ok();
-        let same = || sum(to, "got").is_some_and(|got| sum(from, "sent") == Some(got));
-        assert!(settles(same), "{} did not get what {} sent", GUESTS[to].0, GUESTS[from].0);
-    }
-    Ok(())
+fn hosts(guests: &mut [Guest]) -> Vec<&mut dyn LanHost> {
+    guests.iter_mut().map(|guest| guest as &mut dyn LanHost).collect()
 }
 
 fn complaints(guests: &mut [Guest]) -> Result<String> {
@@ -91,9 +46,7 @@ fn outlive(dir: &Path, switch: &mut Switch, guests: &mut [Guest]) -> Result<()> 
         let ip = guests[to].ip().to_owned();
         connectivity::reaches(&mut guests[from], &ip)?;
     }
-    for each in STREAMS {
-        stream(guests, each)?;
-    }
+    streams::start(&mut hosts(guests), &STREAMS)?;
     flow(guests, "at first")?;
     for times in 1..=3 {
         assert_eq!(switch.terminate()?, Some(0));
@@ -110,7 +63,7 @@ fn outlive(dir: &Path, switch: &mut Switch, guests: &mut [Guest]) -> Result<()> 
         switch.answering()?;
         flow(guests, &format!("after kill -9 {times}"))?;
     }
-    compare(guests)?;
+    streams::compare(&mut hosts(guests), &STREAMS)?;
     println!("{}", complaints(guests)?);
     for (name, ..) in GUESTS {
         let said = std::fs::read_to_string(dir.join(format!("{name}.qemu"))).unwrap_or_default();

@@ -44,4 +44,4 @@ pub use scratch::Scratch;
 pub use silent_file::SilentFile;
 pub use stop::Stop;
 pub use switch::Switch;
-pub use vm::{Boot, Extras, Guest, Image, kernel_headers, qemu};
+pub use vm::{Boot, Destination, Extras, Guest, Image, kernel_headers, qemu};

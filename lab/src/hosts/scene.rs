@@ -57,10 +57,7 @@ impl Scene {
         // FRR's daemons are users of their own.
         fs::set_permissions(at, fs::Permissions::from_mode(0o711))
             .map_err(HarnessError::file(at))?;
-        let mut one = NetNs::new(at, "host1", 1)?;
-        let two = one.sibling(at, "host2", 2)?;
-        one.sh("ip link add u1 type veth peer name u2")?;
-        one.give("u2", &two)?;
+        let [one, two] = NetNs::hosts(at)?;
         let hosts = [Host::new(at, one, 1, fabric)?, Host::new(at, two, 2, fabric)?];
         Ok(Self { hosts, stop, _dir: dir })
     }
@@ -94,7 +91,6 @@ impl Host {
         let dir = at.join(format!("h{number}"));
         fs::create_dir(&dir).map_err(HarnessError::file(&dir))?;
         let (own, other) = (number, 3 - number);
-        net.sh(&format!("ip addr add 192.0.2.{own}/24 dev u{own} && ip link set u{own} up"))?;
         let vmlan = vmlan_program().display();
         let evpn = if fabric == Fabric::Evpn { " --evpn" } else { "" };
         let link = format!(

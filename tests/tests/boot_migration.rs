@@ -1,0 +1,295 @@
+//! A Linux guest moves between two hosts while it runs: stock QEMU, virtio-net, VXLAN between the
+//! hosts, and a station on one of them that exchanges streams with the guest, byte for byte. And
+//! moves that come to nothing, after which the guest runs on where it was.
+//!
+//! How long the guest could not be reached is told and not judged.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use vmlan_tests::numbered::settles;
+use vmlan_tests::streams::{self, Stream};
+use vmlan_tests::{
+    Boot, Destination, Guest, Image, LanHost, NetNs, Result, Switch, connectivity, vmlan_program,
+};
+
+/// Between the guest and the station, both ways.
+const STREAMS: [Stream; 2] = [(0, 1, 7001), (1, 0, 7010)];
+/// What VXLAN leaves of 1500 bytes.
+const MTU: u16 = 1450;
+/// Bytes a second: as fast as it goes, and so slow that a guest's memory takes for ever.
+const FAST: u64 = 1 << 40;
+const SLOW: u64 = 1 << 16;
+
+/// A host: its network, its switch, and where files of both and of QEMU are.
+struct Host {
+    dir: PathBuf,
+    net: NetNs,
+    switch: Switch,
+}
+
+impl Host {
+    fn new(at: &Path, mut net: NetNs, number: u8, more: &[String]) -> Result<Self> {
+        let dir = at.join(format!("h{number}"));
+        std::fs::create_dir(&dir).expect("a directory");
+        let (vmlan, other) = (vmlan_program().display(), 3 - number);
+        let ends = format!("--local 192.0.2.{number} --peer 192.0.2.{other}");
+        net.sh(&format!("{vmlan} host-link lan0 --vni 100 {ends} --apply"))?;
+        let vm = format!("vm=vhost-user:{},ips=10.77.0.1", dir.join("vm").display());
+        let ports = [&[vm, "lan=tap:lan0".into()], more].concat();
+        let switch = Switch::start(&dir, Some(&net), &ports)?;
+        Ok(Self { dir, net, switch })
+    }
+
+    fn boot(&self, packed: bool) -> Boot {
+        let boot = Boot::new("vm", 1).newer().moves().mtu(MTU).vhost_user(&self.dir.join("vm"));
+        if packed { boot.packed() } else { boot }
+    }
+
+    /// What `port list` says of the guest's port.
+    fn port(&self) -> Result<Value> {
+        let list = self.switch.ask(&["port", "list", "--json"])?;
+        let list: Value = serde_json::from_str(&list).expect("JSON");
+        Ok(list["ports"][0].clone())
+    }
+
+    /// Where the switch knows the guest.
+    fn knows(&self) -> Result<Option<String>> {
+        let list: Value =
+            serde_json::from_str(&self.switch.ask(&["fdb", "list", "--json"])?).expect("JSON");
+        let all = list["entries"].as_array().expect("a list");
+        let guest = all.iter().find(|entry| entry["mac"] == Boot::mac(1).as_str());
+        Ok(guest.and_then(|entry| entry["port"].as_str()).map(str::to_owned))
+    }
+
+    fn frames(&self, port: &str) -> Result<[u64; 2]> {
+        let stats = self.switch.port(port)?;
+        Ok(["in", "out"].map(|way| stats[way]["frames"].as_u64().expect("a number")))
+    }
+}
+
+/// Two hosts, a station on the second, and the guest on the first.
+struct Lan {
+    hosts: [Host; 2],
+    station: NetNs,
+    guest: Guest,
+    image: Image,
+    packed: bool,
+    _dir: tempfile::TempDir,
+}
+
+impl Lan {
+    fn new(packed: bool) -> Result<Self> {
+        let dir = tempfile::Builder::new().prefix("vmlan-move.").tempdir().expect("a directory");
+        let at = dir.path();
+        let image = Image::build(at)?;
+        let [one, two] = NetNs::hosts(at)?;
+        let mut station = two.sibling(at, "station", 102)?;
+        let one = Host::new(at, one, 1, &[])?;
+        let mut two = Host::new(at, two, 2, &["station=tap:sta0".into()])?;
+        two.net.give("sta0", &station)?;
+        station.sh(&format!("ip link set sta0 mtu {MTU}"))?;
+        station.adopt("sta0")?;
+        let [mut guest] = Guest::boot(&image, &one.dir, [one.boot(packed)])?;
+        connectivity::reaches(&mut guest, station.ip())?;
+        let mut lan = Self { hosts: [one, two], station, guest, image, packed, _dir: dir };
+        streams::start(&mut lan.ends(), &STREAMS)?;
+        let echoes = lan.echoes();
+        let ping = format!("exec busybox ping -i 0.01 {} > {}", lan.guest.ip(), echoes.display());
+        lan.station.background(&format!("sh -c '{ping}'"))?;
+        lan.flow("at first")?;
+        Ok(lan)
+    }
+
+    fn ends(&mut self) -> [&mut dyn LanHost; 2] {
+        [&mut self.guest, &mut self.station]
+    }
+
+    /// A file that grows with each echo of the guest to the station.
+    fn echoes(&self) -> PathBuf {
+        Path::new(self.station.files()).join("echoes")
+    }
+
+    fn flow(&mut self, when: &str) -> Result<()> {
+        streams::flow(&mut self.ends(), &STREAMS, when)
+    }
+
+    fn destination(&self, to: usize) -> Result<Destination> {
+        let host = &self.hosts[to];
+        Destination::start(&self.image, &host.dir, host.boot(self.packed))
+    }
+
+    /// The guest moves to host `to`: how long its QEMUs say it stood still, and how long the
+    /// station did not hear of it, in ms.
+    fn go(&mut self, to: usize) -> Result<[f64; 2]> {
+        let from = 1 - to;
+        let destination = self.destination(to)?;
+        let pause = Pause::watch(self.echoes());
+        self.guest.migrate(&destination, FAST)?;
+        let said = self.guest.migration("completed")?;
+        let left = self.hosts[from].port()?;
+        assert_eq!(left["up"], false, "the source's QEMU is there, but not its guest: {left}");
+        self.guest.arrive(destination)?;
+        assert_eq!(self.guest.sh("cat /sys/class/net/eth0/mtu")?.trim(), MTU.to_string());
+        self.flow(&format!("on host {}", to + 1))?;
+        let there = self.hosts[to].port()?;
+        let told = (&there["up"], &there["details"]["mtu"], &there["details"]["warning"]);
+        assert_eq!(told, (&json!(true), &json!(MTU.to_string()), &Value::Null), "{there}");
+        assert_eq!(there["details"]["migrating"], Value::Null);
+        let [here, away] = [to, from].map(|host| self.hosts[host].knows());
+        assert_eq!((here?.as_deref(), away?.as_deref()), (Some("vm"), Some("lan")));
+        Ok([said["downtime"].as_f64().expect("milliseconds"), pause.longest()])
+    }
+
+    /// The guest runs where it was and its NIC is alive.
+    fn stayed(&mut self, why: &str) -> Result<()> {
+        self.flow(why)?;
+        let port = self.hosts[0].port()?;
+        assert_eq!((&port["up"], &port["details"]["migrating"]), (&json!(true), &Value::Null));
+        assert_eq!(self.hosts[1].knows()?.as_deref(), Some("lan"));
+        Ok(())
+    }
+
+    /// What the guest may not do on its host: use another's address.
+    fn is_watched(&mut self, host: usize) -> Result<()> {
+        let drops = |lan: &Self| lan.hosts[host].switch.port("vm").map(|p| p["drops"].clone());
+        let before = drops(self)?["spoofed-ip"].as_u64().unwrap_or(0);
+        let lie = "ip addr add 10.77.0.9/32 dev eth0; ping -c 1 -W 1 -I 10.77.0.9 10.77.0.102; \
+                   ip addr del 10.77.0.9/32 dev eth0";
+        self.guest.sh(lie)?;
+        let after = drops(self)?;
+        assert!(after["spoofed-ip"].as_u64().unwrap_or(0) > before, "{after}");
+        Ok(())
+    }
+
+    /// All streams end as they should, and then nothing moves any more: no frame goes round.
+    fn end(mut self) -> Result<()> {
+        streams::compare(&mut self.ends(), &STREAMS)?;
+        let said = self.station.sh(&format!("cat {}", self.echoes().display()))?;
+        let echo = |line: &str| line.contains("seq=");
+        assert!(!said.contains("DUP!"), "an echo came twice");
+        let twice = said.lines().filter(|line| echo(line)).collect::<Vec<_>>();
+        assert!(twice.len() > 100, "the probe heard {} echoes", twice.len());
+        self.station.sh("ip link set sta0 down")?;
+        self.guest.sh("ip link set eth0 down")?;
+        let counts = |lan: &Self| [0, 1].map(|host| lan.hosts[host].frames("lan").ok());
+        let still = settles(|| {
+            let before = counts(&self);
+            std::thread::sleep(Duration::from_millis(100));
+            before == counts(&self)
+        });
+        assert!(still, "frames go round between the hosts: {:?}", counts(&self));
+        Ok(())
+    }
+}
+
+/// Watches a file that should grow all the time.
+struct Pause {
+    over: Arc<AtomicBool>,
+    thread: JoinHandle<Duration>,
+}
+
+impl Pause {
+    fn watch(file: PathBuf) -> Self {
+        let over = Arc::new(AtomicBool::new(false));
+        let end = Arc::clone(&over);
+        let length = move || std::fs::metadata(&file).map_or(0, |found| found.len());
+        let thread = std::thread::spawn(move || {
+            let (mut seen, mut since, mut longest) = (length(), Instant::now(), Duration::ZERO);
+            while !end.load(Ordering::Relaxed) {
+                let now = length();
+                if now != seen {
+                    longest = longest.max(since.elapsed());
+                    (seen, since) = (now, Instant::now());
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            longest
+        });
+        Self { over, thread }
+    }
+
+    /// The longest time in which it did not grow, in ms.
+    fn longest(self) -> f64 {
+        self.over.store(true, Ordering::Relaxed);
+        self.thread.join().expect("a thread that looks").as_secs_f64() * 1e3
+    }
+}
+
+/// So many moves, there and back.
+fn moves(times: usize, packed: bool) -> Result<()> {
+    let mut lan = Lan::new(packed)?;
+    let (mut stood, mut silent) = (Vec::new(), Vec::new());
+    for time in 1..=times {
+        let [down, pause] = lan.go(time % 2)?;
+        println!("  move {time} of {times}: QEMU {down:.0} ms, no echo for {pause:.0} ms");
+        stood.push(down);
+        silent.push(pause);
+        lan.is_watched(time % 2)?;
+    }
+    for (what, figures) in [("QEMU's downtime", &mut stood), ("no echo", &mut silent)] {
+        figures.sort_by(f64::total_cmp);
+        let [least, median, most] = [0, times / 2, times - 1].map(|at| figures[at]);
+        println!(
+            "  {what}: {median:.0} ms ({least:.0} to {most:.0}); of OVS published: 128 to 148"
+        );
+    }
+    lan.end()
+}
+
+#[test]
+fn a_guest_moves_there_and_back() -> Result<()> {
+    moves(2, false)
+}
+
+#[test]
+#[ignore = "soak: minutes"]
+fn a_guest_moves_twenty_times() -> Result<()> {
+    for packed in [false, true] {
+        moves(20, packed)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_move_that_fails_leaves_the_guest_where_it_was() -> Result<()> {
+    let mut lan = Lan::new(true)?;
+    // While memory goes: QEMU has the device log what it writes.
+    let destination = lan.destination(1)?;
+    lan.guest.migrate(&destination, SLOW)?;
+    lan.guest.migration("active")?;
+    assert!(settles(|| lan.hosts[0].port().is_ok_and(|p| p["details"]["migrating"] == "yes")));
+    lan.flow("while its memory goes")?;
+    lan.guest.monitor("migrate_cancel", &json!({}))?;
+    lan.guest.migration("cancelled")?;
+    drop(destination);
+    lan.stayed("cancelled")?;
+
+    let mut destination = lan.destination(1)?;
+    lan.guest.migrate(&destination, SLOW)?;
+    lan.guest.migration("active")?;
+    destination.kill9();
+    lan.guest.migration("failed")?;
+    lan.stayed("its destination was killed")?;
+
+    // When the guest stands still, and its device has ended at the source.
+    let pause = json!([{ "capability": "pause-before-switchover", "state": true }]);
+    lan.guest.monitor("migrate-set-capabilities", &json!({ "capabilities": pause }))?;
+    let mut destination = lan.destination(1)?;
+    lan.guest.migrate(&destination, FAST)?;
+    lan.guest.migration("pre-switchover")?;
+    assert_eq!(lan.hosts[0].port()?["up"], false);
+    destination.kill9();
+    lan.guest.monitor("migrate-continue", &json!({ "state": "pre-switchover" }))?;
+    lan.guest.migration("failed")?;
+    lan.stayed("its destination was killed at the last moment")?;
+
+    let none = json!([{ "capability": "pause-before-switchover", "state": false }]);
+    lan.guest.monitor("migrate-set-capabilities", &json!({ "capabilities": none }))?;
+    lan.go(1)?;
+    lan.end()
+}
