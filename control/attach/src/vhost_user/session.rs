@@ -283,7 +283,9 @@ impl Session {
                     self.rings.reset(&self.port);
                 }
             }
-            Request::ResetDevice => self.reset(),
+            Request::ResetDevice => {
+                return self.reset().map_err(|source| RequestRefusal::Memory { request, source });
+            }
             Request::SetInflightFd => return self.set_inflight(body, fds.pop()),
             // SET_OWNER, RESET_OWNER ("no longer used") and SET_LOG_FD ask nothing of us.
             _ => {}
@@ -311,12 +313,14 @@ impl Session {
         Ok(())
     }
 
-    fn reset(&mut self) {
+    fn reset(&mut self) -> Result<(), MemoryError> {
         self.rings.reset(&self.port);
         self.features = 0;
         self.status = 0;
         self.inflight = None;
         self.port.both().set_features(0);
+        // Nobody asks for a dirty log any more.
+        self.remap()
     }
 
     fn set_inflight(
