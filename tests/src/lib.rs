@@ -7,8 +7,8 @@
 
 pub use vmlan_harness::{
     Boot, Destination, Extras, Guest, HarnessError, Image, LanHost, NetNs, Process, Result, Said,
-    Switch, connectivity, find_program, kernel_headers, linux_module, output_of, qemu, testpmd,
-    usage, vmlan_program,
+    Switch, connectivity, find_program, frr, kernel_headers, linux_module, output_of, qemu,
+    testpmd, usage, vmlan_program,
 };
 
 pub mod boot_server;

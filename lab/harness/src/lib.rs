@@ -16,6 +16,7 @@ pub mod connectivity;
 mod cpu;
 mod error;
 mod family;
+pub mod frr;
 mod lan_host;
 mod lingering_socket;
 pub mod linux_module;
