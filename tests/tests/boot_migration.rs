@@ -179,7 +179,12 @@ impl Lan {
         let from = 1 - to;
         let said = self.guest.migration("completed")?;
         let left = self.hosts[from].port()?;
-        assert_eq!(left["up"], false, "the source's QEMU is there, but not its guest: {left}");
+        let left = (&left["up"], &left["details"]["state"], &left["details"]["migrating"]);
+        assert_eq!(
+            left,
+            (&json!(false), &json!("connected"), &Value::Null),
+            "QEMU without a guest"
+        );
         self.guest.arrive(destination)?;
         assert_eq!(self.guest.sh("cat /sys/class/net/eth0/mtu")?.trim(), MTU.to_string());
         self.flow(&format!("on host {}", to + 1))?;
@@ -206,12 +211,15 @@ impl Lan {
     /// What the guest may not do on its host: use another's address.
     fn is_watched(&mut self, host: usize) -> Result<()> {
         let drops = |lan: &Self| lan.hosts[host].switch.port("vm").map(|p| p["drops"].clone());
-        let before = drops(self)?["spoofed-ip"].as_u64().unwrap_or(0);
+        let lies = |drops: &Value| -> u64 {
+            ["spoofed-ip", "spoofed-arp"].iter().filter_map(|why| drops[why].as_u64()).sum()
+        };
+        let before = lies(&drops(self)?);
         let lie = "ip addr add 10.77.0.9/32 dev eth0; ping -c 1 -W 1 -I 10.77.0.9 10.77.0.102; \
                    ip addr del 10.77.0.9/32 dev eth0";
         self.guest.sh(lie)?;
         let after = drops(self)?;
-        assert!(after["spoofed-ip"].as_u64().unwrap_or(0) > before, "{after}");
+        assert!(lies(&after) > before, "{after}");
         Ok(())
     }
 
@@ -349,4 +357,30 @@ fn a_move_that_fails_leaves_the_guest_where_it_was() -> Result<()> {
     lan.guest.monitor("migrate-set-parameters", &json!({ "max-bandwidth": FAST }))?;
     lan.arrive(1, destination)?;
     lan.end()
+}
+
+/// Why docs/hosts.md warns of emulated NICs: QEMU 11 refuses nothing and moves nothing of the NIC.
+#[test]
+#[ignore = "a control experiment: QEMU moves a guest without its emulated NIC"]
+fn an_emulated_nic_does_not_move() -> Result<()> {
+    let dir = tempfile::Builder::new().prefix("vmlan-stay.").tempdir().expect("a directory");
+    let at = dir.path();
+    let (image, there) = (Image::build(at)?, at.join("there"));
+    std::fs::create_dir(&there).expect("a directory");
+    let ports = ["here", "away"].map(|name| {
+        format!("{name}=vfio-user:{},model=e1000,mac={}", at.join(name).display(), Boot::mac(1))
+    });
+    let _switch = Switch::start(at, None, &ports)?;
+    let boot = |name: &str| Boot::new("vm", 1).vfio_user(&at.join(name)).moves();
+    let [mut guest] = Guest::boot(&image, at, [boot("here")])?;
+    let carrier =
+        "ip link set eth0 down; ip link set eth0 up; sleep 3; cat /sys/class/net/e*/carrier";
+    assert_eq!(guest.sh(carrier)?.trim(), "1");
+    let destination = Destination::start(&image, &there, boot("away"))?;
+    guest.migrate(&destination, FAST)?;
+    guest.migration("completed")?;
+    guest.arrive(destination)?;
+    assert_eq!(guest.sh(carrier)?.trim(), "0", "it answers: docs/hosts.md is wrong");
+    println!("{}", guest.sh("dmesg | tail -n 3")?);
+    Ok(())
 }

@@ -1,5 +1,5 @@
-//! The dirty log of live migration: it has every page that the device has written, in every shape of
-//! ring, and a front end that asks for it in bad faith harms nobody.
+//! The dirty log of live migration: it has every page that the device has written, in every shape
+//! of ring, and a front end that asks for it in bad faith harms nobody.
 
 mod common;
 
@@ -120,6 +120,8 @@ fn a_reset_device_logs_no_more() {
     let file = memfd(1 << 18);
     log_to(&mut raw, &file, [1 << 18, 0]);
     assert_eq!(f.detail("migrating"), "yes");
+    assert!(raw.base(0).is_some() && raw.base(1).is_some());
+    assert_eq!(f.detail("migrating"), "", "its guest has gone");
     assert_eq!(raw.ask(34, &[], &[]), Some(0), "RESET_DEVICE");
     assert_eq!(raw.ask(2, &words(&[VERSION_1 | F_PROTOCOL]), &[]), Some(0));
     guest.start_ring(&mut raw, 0);

@@ -365,7 +365,9 @@ impl Session {
             ("memory", format!("{} MiB", self.memory.bytes() >> 20)),
         ];
         list.extend(self.mtu.map(|mtu| ("mtu", mtu.to_string())));
-        if self.memory.has_log() && self.features & F_LOG_ALL != 0 {
+        // A front end whose guest has gone does not take its word back.
+        let runs = rx + tx > 0;
+        if runs && self.memory.has_log() && self.features & F_LOG_ALL != 0 {
             list.push(("migrating", "yes".to_owned()));
         }
         list
