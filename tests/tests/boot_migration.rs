@@ -3,7 +3,9 @@
 //! the guest, byte for byte. And moves that come to nothing, after which the guest runs on where it
 //! was.
 //!
-//! How long the guest could not be reached is told and not judged.
+//! How long the guest could not be reached is told and not judged. And whether the device's dirty
+//! log is whole is for `control/attach/tests/dirty_log.rs` to say: Linux changes nearly every page
+//! that a frame comes in by itself, and TCP heals the rest.
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
