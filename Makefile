@@ -107,7 +107,7 @@ bench-kvm: ## the KVM analysis with Linux guests (TCG): TCP windows, register ac
 
 # Each fuzz target runs for so long in `make soak`.
 SOAK_SECONDS ?= 3600
-soak: ## long runs: property tests, 100 times kill -9, an hour of fuzzing a target (SOAK_SECONDS)
+soak: ## long runs: property tests, 100 times kill -9, 40 moves, hours of fuzzing (SOAK_SECONDS)
 	@scripts/setup.sh build test
 	PROPTEST_CASES=20000 $(CARGO) test --release --workspace --exclude vmlan-tests --lib --quiet
 	$(CARGO) build --release -p vmlan

@@ -10,7 +10,8 @@ POLICIES.json has for each guest, by the name of its port, the keys it is to hav
 Every host has a port of that name. When it comes up on one host, the guest is there now: its keys
 are taken from the port's namesakes first, for an address that is pinned (`macs`) to a port without
 a guest would hide the guest on its new host, and then given to its port. So a guest has its rights
-on one host at a time. Sockets of other hosts: ssh -L /tmp/h2.sock:/run/vmlan/api.sock h2
+on one host at a time. What it has sent and received is the sum of its ports' counters, so they stay
+where they are. Sockets of other hosts: ssh -L /tmp/h2.sock:/run/vmlan/api.sock h2
 """
 import http.client
 import json
@@ -67,7 +68,22 @@ class Controller:
                 if path != at:
                     self.give(path, guest, dict.fromkeys(keys))
             self.give(at, guest, keys)
-        print(f"{guest} is at {at}", flush=True)
+        sent, received = self.counted(guest)
+        print(f"{guest} is at {at}: {sent} frames from it, {received} to it", flush=True)
+
+    def counted(self, guest):
+        """A guest's frames on all hosts together: each host has counted its own."""
+        sums = [0, 0]
+        for path in self.paths:
+            try:
+                ports = ask(path, "GET", "/v1/stats")["ports"]
+            except OSError as error:
+                print(f"{path}: {error}", file=sys.stderr, flush=True)
+                continue
+            for port in ports:
+                if port["name"] == guest:
+                    sums = [sums[0] + port["in"]["frames"], sums[1] + port["out"]["frames"]]
+        return sums
 
     def give(self, path, guest, keys):
         """A key that is None is taken away. A host that is not there has no guest either."""

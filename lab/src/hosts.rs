@@ -100,7 +100,7 @@ struct Move {
 /// # Errors
 /// If something is missing, or something does not pass that has to.
 pub(crate) fn run(fabric: &str, json: Option<&Path>) -> Result<(), Failure> {
-    let frr = scene::frr_version();
+    let frr = vmlan_harness::frr::version();
     let fabric = match (fabric, &frr) {
         ("static", _) => Fabric::Static,
         ("evpn", Err(why)) => return Err(Failure::Failed(format!("no EVPN: {why}"))),

@@ -6,9 +6,9 @@
 //! ask of a NIC, of a hostile guest or of one that is killed.
 
 pub use vmlan_harness::{
-    Boot, Extras, Guest, HarnessError, Image, LanHost, NetNs, Process, Result, Said, Switch, build,
-    connectivity, find_program, kernel_headers, linux_module, output_of, qemu, testpmd, usage,
-    vmlan_program,
+    Boot, Destination, Extras, Guest, HarnessError, Image, LanHost, NetNs, Process, Result, Said,
+    Switch, build, connectivity, find_program, frr, kernel_headers, linux_module, output_of, qemu,
+    testpmd, usage, vmlan_program,
 };
 
 pub mod boot_server;
@@ -32,5 +32,6 @@ pub mod numbered;
 pub mod random;
 pub mod sleep_together;
 pub mod steps;
+pub mod streams;
 pub mod successors;
 pub mod virtio_guest;

@@ -40,6 +40,20 @@ impl NetNs {
         NetNs::hold(dir, name, number, self.enter(&["unshare", "--net"]))
     }
 
+    /// Two of them as hosts, `host1` and `host2`, with a network between: 192.0.2.1 at `u1` of the
+    /// one, 192.0.2.2 at `u2` of the other.
+    pub fn hosts(dir: &Path) -> Result<[NetNs; 2]> {
+        let mut one = NetNs::new(dir, "host1", 1)?;
+        let mut two = one.sibling(dir, "host2", 2)?;
+        one.sh("ip link add u1 type veth peer name u2")?;
+        one.give("u2", &two)?;
+        for (host, number) in [(&mut one, 1), (&mut two, 2)] {
+            let (address, link) = (format!("192.0.2.{number}/24"), format!("u{number}"));
+            host.sh(&format!("ip addr add {address} dev {link} && ip link set {link} up"))?;
+        }
+        Ok([one, two])
+    }
+
     fn hold(dir: &Path, name: &str, number: u8, mut argv: Vec<String>) -> Result<NetNs> {
         let log = dir.join(format!("{name}.netns"));
         let held = "ip link set lo up && echo held && exec sleep infinity";

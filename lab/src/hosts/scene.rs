@@ -8,13 +8,11 @@ use std::time::Duration;
 
 use serde_json::Value;
 use vmlan_harness::{HarnessError, LanHost as _, NetNs, Process, Scratch, Stop, Switch};
-use vmlan_harness::{find_program, output_of, use_program, vmlan_program};
+use vmlan_harness::{frr, use_program, vmlan_program};
 
 use super::Fabric;
 use crate::failure::Failure;
 
-/// Where Debian's package has FRR's daemons.
-const FRR: &str = "/usr/lib/frr";
 /// Longest wait for what takes moments.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -34,19 +32,6 @@ pub(super) struct Scene {
     _dir: Scratch,
 }
 
-/// FRR is here, and this user may run it.
-pub(super) fn frr_version() -> Result<String, String> {
-    if !rustix::process::geteuid().is_root() {
-        return Err("FRR wants root".into());
-    }
-    let fix = "apt-get install frr";
-    if !Path::new(FRR).join("bgpd").exists() || find_program("vtysh").is_err() {
-        return Err(format!("FRR is not installed ({fix})"));
-    }
-    let said = output_of(&format!("{FRR}/bgpd"), &["--version"]).map_err(|e| e.to_string())?;
-    Ok(said.lines().next().unwrap_or_default().to_owned())
-}
-
 impl Scene {
     /// Sets all of it up.
     pub(super) fn new(fabric: Fabric) -> Result<Self, Failure> {
@@ -57,10 +42,7 @@ impl Scene {
         // FRR's daemons are users of their own.
         fs::set_permissions(at, fs::Permissions::from_mode(0o711))
             .map_err(HarnessError::file(at))?;
-        let mut one = NetNs::new(at, "host1", 1)?;
-        let two = one.sibling(at, "host2", 2)?;
-        one.sh("ip link add u1 type veth peer name u2")?;
-        one.give("u2", &two)?;
+        let [one, two] = NetNs::hosts(at)?;
         let hosts = [Host::new(at, one, 1, fabric)?, Host::new(at, two, 2, fabric)?];
         Ok(Self { hosts, stop, _dir: dir })
     }
@@ -94,7 +76,6 @@ impl Host {
         let dir = at.join(format!("h{number}"));
         fs::create_dir(&dir).map_err(HarnessError::file(&dir))?;
         let (own, other) = (number, 3 - number);
-        net.sh(&format!("ip addr add 192.0.2.{own}/24 dev u{own} && ip link set u{own} up"))?;
         let vmlan = vmlan_program().display();
         let evpn = if fabric == Fabric::Evpn { " --evpn" } else { "" };
         let link = format!(
@@ -104,7 +85,7 @@ impl Host {
         let mut followers = Vec::new();
         if fabric == Fabric::Evpn {
             let config = net.sh(&format!("{link} --frr"))?;
-            followers = daemons(&net, at, number, &config)?;
+            followers = frr::start(&net, at, &number.to_string(), &config)?;
         }
         let port = |name: &str| format!("vhost-user:{}", dir.join(name).display());
         let ports = [
@@ -155,29 +136,4 @@ impl Host {
         let (told, seen): (Vec<_>, Vec<_>) = guests.partition(|l| l.contains("extern_learn"));
         Ok((told.len(), seen.len()))
     }
-}
-
-/// zebra and bgpd in `net`, with files in a directory of FRR's own.
-fn daemons(net: &NetNs, at: &Path, number: u8, config: &str) -> Result<Vec<Process>, Failure> {
-    let dir = at.join(format!("frr{number}"));
-    let place = dir.display().to_string();
-    fs::create_dir(&dir).map_err(HarnessError::file(&dir))?;
-    let file = dir.join("frr.conf");
-    fs::write(&file, config).map_err(HarnessError::file(&file))?;
-    let file = file.display().to_string();
-    output_of("vtysh", &["-C", "-f", &file])?;
-    output_of("chown", &["-R", "frr:frr", &place])?;
-    let start = |name: &str| -> Result<Process, Failure> {
-        let (program, pid) = (format!("{FRR}/{name}"), format!("{place}/{name}.pid"));
-        let (zebra, no_port) = (format!("{place}/z.sock"), ["-A", "127.0.0.1", "-P", "0"]);
-        let mut words = vec![&*program, "-f", &file, "-u", "frr", "-g", "frr"];
-        words.extend(["--vty_socket", &place, "-z", &zebra, "-i", &pid]);
-        words.extend(no_port);
-        let log = at.join(format!("{name}{number}.log"));
-        Ok(Process::start(name, &log, &net.enter(&words))?)
-    };
-    let zebra = start("zebra")?;
-    let ready = dir.join("z.sock");
-    Stop::default().wait_for("zebra's socket", PATIENCE, || Ok(ready.exists().then_some(())))?;
-    Ok(vec![start("bgpd")?, zebra])
 }

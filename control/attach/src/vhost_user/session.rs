@@ -283,7 +283,9 @@ impl Session {
                     self.rings.reset(&self.port);
                 }
             }
-            Request::ResetDevice => self.reset(),
+            Request::ResetDevice => {
+                return self.reset().map_err(|source| RequestRefusal::Memory { request, source });
+            }
             Request::SetInflightFd => return self.set_inflight(body, fds.pop()),
             // SET_OWNER, RESET_OWNER ("no longer used") and SET_LOG_FD ask nothing of us.
             _ => {}
@@ -311,12 +313,14 @@ impl Session {
         Ok(())
     }
 
-    fn reset(&mut self) {
+    fn reset(&mut self) -> Result<(), MemoryError> {
         self.rings.reset(&self.port);
         self.features = 0;
         self.status = 0;
         self.inflight = None;
         self.port.both().set_features(0);
+        // Nobody asks for a dirty log any more.
+        self.remap()
     }
 
     fn set_inflight(
@@ -361,7 +365,9 @@ impl Session {
             ("memory", format!("{} MiB", self.memory.bytes() >> 20)),
         ];
         list.extend(self.mtu.map(|mtu| ("mtu", mtu.to_string())));
-        if self.memory.has_log() && self.features & F_LOG_ALL != 0 {
+        // A front end whose guest has gone does not take its word back.
+        let runs = rx + tx > 0;
+        if runs && self.memory.has_log() && self.features & F_LOG_ALL != 0 {
             list.push(("migrating", "yes".to_owned()));
         }
         list

@@ -1,6 +1,8 @@
 //! One fixture for all tests: a port, and a front end that says whatever a test wants.
 #![allow(dead_code)] // Each test file uses a part of it.
 
+pub mod mirror;
+
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};

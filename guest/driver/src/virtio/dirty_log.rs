@@ -56,6 +56,8 @@ impl VirtioNet {
         for (index, queue) in rings(&self.pairs) {
             front.set_vring_addr(index, super::start::addresses(&self.ram, queue, true))?;
         }
+        // Without REPLY_ACK this alone shows that all of it is in force.
+        front.features()?;
         Ok(DirtyLog { file, bytes })
     }
 
@@ -66,6 +68,7 @@ impl VirtioNet {
         for (index, queue) in rings(&self.pairs) {
             front.set_vring_addr(index, super::start::addresses(&self.ram, queue, false))?;
         }
+        front.features()?;
         Ok(())
     }
 }

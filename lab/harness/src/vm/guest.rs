@@ -3,6 +3,7 @@
 use crate::{
     Boot, HarnessError, Image, LanHost, Process, Result, Said, last_lines,
     vm::base64::{base64, unbase64},
+    vm::monitor::Monitor,
 };
 use std::{
     io::{BufRead, BufReader, ErrorKind, Write},
@@ -15,17 +16,19 @@ use std::{
 /// 29.
 const BOOT: Duration = Duration::from_secs(600);
 
-fn agent_socket(dir: &Path, name: &str) -> PathBuf {
-    dir.join(format!("{name}.agent"))
+/// Where a QEMU in `dir` has a file of guest `name`.
+pub(super) fn place(dir: &Path, name: &str, what: &str) -> PathBuf {
+    dir.join(format!("{name}.{what}"))
 }
 
 /// A booted guest. Dropping it kills its QEMU.
 pub struct Guest {
-    name: String,
+    pub(super) name: String,
     ip: String,
-    qemu: Process,
-    serial: PathBuf,
+    pub(super) qemu: Process,
+    pub(super) serial: PathBuf,
     line: BufReader<UnixStream>,
+    pub(super) monitor: Option<Monitor>,
     asked: u32,
 }
 
@@ -87,6 +90,12 @@ impl Guest {
             .map_err(|_| HarnessError::Garbled { what: self.name.clone(), heard: text })
     }
 
+    /// Speaks to its agent by `line` from now on.
+    pub(super) fn listen(&mut self, line: UnixStream) -> Result<()> {
+        self.line = BufReader::new(settled(line).map_err(HarnessError::file(&self.name))?);
+        Ok(())
+    }
+
     fn answer(&mut self, what: &str, within: Duration) -> Result<String> {
         let end = Instant::now() + within;
         let mut text = String::new();
@@ -145,53 +154,65 @@ impl LanHost for Guest {
 /// The agent's first line (`image.rs`).
 const READY: &str = "agent ready";
 
+/// A read returns now and then, so that an end of QEMU is noticed.
+fn settled(line: UnixStream) -> std::io::Result<UnixStream> {
+    line.set_nonblocking(false)?;
+    line.set_read_timeout(Some(Duration::from_millis(200)))?;
+    Ok(line)
+}
+
 /// A QEMU that was started and whose agent has not spoken yet.
-struct Begun {
+pub(super) struct Begun {
     boot: Boot,
-    qemu: Process,
-    serial: PathBuf,
+    pub(super) qemu: Process,
+    pub(super) serial: PathBuf,
     agent: UnixListener,
+    monitor: PathBuf,
 }
 
 impl Begun {
-    fn start(image: &Image, dir: &Path, boot: Boot) -> Result<Begun> {
-        let socket = agent_socket(dir, &boot.name);
+    pub(super) fn start(image: &Image, dir: &Path, boot: Boot) -> Result<Begun> {
+        let [agent, serial, monitor] =
+            ["agent", "serial", "qmp"].map(|what| place(dir, &boot.name, what));
         // A guest of that name that was killed leaves its own behind.
-        let _ = std::fs::remove_file(&socket);
+        let _ = std::fs::remove_file(&agent);
+        let _ = std::fs::remove_file(&monitor);
+        let argv = boot.arguments(image, dir)?;
         // We listen and QEMU connects, so no word of the agent can be lost before we look.
-        let agent = UnixListener::bind(&socket).map_err(HarnessError::file(&socket))?;
-        agent.set_nonblocking(true).map_err(HarnessError::file(&socket))?;
-        let log = dir.join(format!("{}.qemu", boot.name));
+        let agent = UnixListener::bind(&agent).map_err(HarnessError::file(&agent))?;
+        agent.set_nonblocking(true).map_err(HarnessError::file(&serial))?;
         let name = format!("QEMU of guest {}", boot.name);
-        let serial = dir.join(format!("{}.serial", boot.name));
-        let qemu = Process::start(&name, &log, &boot.arguments(image, &socket, &serial)?)?;
-        Ok(Begun { boot, qemu, serial, agent })
+        let qemu = Process::start(&name, &place(dir, &boot.name, "qemu"), &argv)?;
+        Ok(Begun { boot, qemu, serial, agent, monitor })
     }
 
-    fn finish(mut self, end: Instant) -> Result<Guest> {
-        let left = || end.saturating_duration_since(Instant::now());
+    /// Waits for QEMU's end of the line to the agent.
+    pub(super) fn line(&mut self, end: Instant) -> Result<UnixStream> {
         let mut stream = None;
-        self.qemu.wait("its agent's socket", left(), || {
+        let left = end.saturating_duration_since(Instant::now());
+        self.qemu.wait("its agent's socket", left, || {
             stream = self.agent.accept().ok().map(|(stream, _)| stream);
             stream.is_some()
         })?;
-        let line = stream.ok_or_else(|| HarnessError::Garbled {
-            what: "QEMU".into(),
-            heard: "no line".into(),
-        })?;
-        let settled = line
-            .set_nonblocking(false)
-            .and_then(|()| line.set_read_timeout(Some(Duration::from_millis(200))));
-        settled.map_err(HarnessError::file(&self.boot.name))?;
+        stream.ok_or_else(|| HarnessError::Garbled { what: "QEMU".into(), heard: "no line".into() })
+    }
+
+    fn finish(mut self, end: Instant) -> Result<Guest> {
+        let line = settled(self.line(end)?).map_err(HarnessError::file(&self.boot.name))?;
+        let monitor = self
+            .boot
+            .moves
+            .then(|| Monitor::connect(&self.boot.name, &mut self.qemu, &self.monitor));
         let mut guest = Guest {
             ip: format!("10.77.0.{}", self.boot.number),
             name: self.boot.name,
             qemu: self.qemu,
             serial: self.serial,
             line: BufReader::new(line),
+            monitor: monitor.transpose()?,
             asked: 0,
         };
-        guest.booted(left())?;
+        guest.booted(end.saturating_duration_since(Instant::now()))?;
         Ok(guest)
     }
 }

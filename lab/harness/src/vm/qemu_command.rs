@@ -1,5 +1,6 @@
 //! What a guest is made of, as QEMU's command line.
 
+use super::guest::place;
 use crate::{Image, NetNs, Result, qemu, vmlan_program};
 use std::path::{Path, PathBuf};
 
@@ -22,9 +23,14 @@ pub struct Boot {
     nic: Nic,
     newer: bool,
     reboots: bool,
+    /// It can move to another QEMU.
+    pub(super) moves: bool,
+    /// It is not booted but comes from another QEMU.
+    incoming: bool,
     iommu: bool,
     /// Of virtio-net: packed virtqueues.
     packed: bool,
+    mtu: Option<u16>,
     /// Sockets of NICs beside the first.
     others: Vec<PathBuf>,
     inside: Vec<String>,
@@ -48,8 +54,11 @@ impl Boot {
             nic: Nic::None,
             newer: false,
             reboots: false,
+            moves: false,
+            incoming: false,
             iommu: false,
             packed: false,
+            mtu: None,
             others: Vec::new(),
             inside: Vec::new(),
             cpus: 1,
@@ -145,6 +154,23 @@ impl Boot {
         Boot { packed: true, ..self }
     }
 
+    /// The guest can move to another QEMU: it has a monitor.
+    #[must_use]
+    pub fn moves(self) -> Boot {
+        Boot { moves: true, ..self }
+    }
+
+    /// The guest comes from another QEMU.
+    pub(super) fn incoming(self) -> Boot {
+        Boot { incoming: true, ..self }
+    }
+
+    /// The MTU of a virtio NIC, which the guest is told.
+    #[must_use]
+    pub fn mtu(self, mtu: u16) -> Boot {
+        Boot { mtu: Some(mtu), ..self }
+    }
+
     /// The guest has an IOMMU, which lets its kernel's own drivers pass and is there for VFIO.
     #[must_use]
     pub fn iommu(self) -> Boot {
@@ -169,13 +195,8 @@ impl Boot {
         Boot { append: append.into(), ..self }
     }
 
-    /// The whole command line. The agent's line is a socket at `agent` that we listen on.
-    pub(crate) fn arguments(
-        &self,
-        image: &Image,
-        agent: &Path,
-        serial: &Path,
-    ) -> Result<Vec<String>> {
+    /// The whole command line. Its sockets and files are in `dir`; on the agent's we listen.
+    pub(super) fn arguments(&self, image: &Image, dir: &Path) -> Result<Vec<String>> {
         let qemu = if self.newer { qemu::with_vfio_user()? } else { qemu::installed()? };
         let mut all = self.inside.clone();
         all.push(qemu.to_string_lossy().into_owned());
@@ -187,8 +208,9 @@ impl Boot {
             all.extend(words(&["-object", "memory-backend-memfd,id=mem,size=256M,share=on"]));
             all.extend(words(&["-machine", "memory-backend=mem"]));
         }
-        let serial = format!("file:{}", serial.display());
-        let agent = format!("socket,id=agent,path={}", agent.display());
+        let file = |what| place(dir, &self.name, what).display().to_string();
+        let serial = format!("file:{}", file("serial"));
+        let agent = format!("socket,id=agent,path={}", file("agent"));
         all.extend(words(&["-display", "none", "-serial", &serial]));
         all.extend(words(&["-chardev", &agent, "-serial", "chardev:agent"]));
         all.extend(words(&["-kernel", &image.kernel.to_string_lossy()]));
@@ -205,6 +227,12 @@ impl Boot {
         if !self.reboots {
             all.push("-no-reboot".into());
         }
+        if self.moves {
+            all.extend(words(&["-qmp", &format!("unix:{},server=on,wait=off", file("qmp"))]));
+        }
+        if self.incoming {
+            all.extend(words(&["-incoming", &format!("unix:{}", file("incoming"))]));
+        }
         all.extend(self.netdev.iter().cloned());
         all.extend(self.devices());
         Ok(all)
@@ -219,7 +247,8 @@ impl Boot {
                 let packed = if self.packed { ",packed=on" } else { "" };
                 let none = !self.newer && qemu::msix_crashes();
                 let vectors = if none { ",vectors=0" } else { "" };
-                Some(format!("virtio-net-pci,netdev=net0,mac={mac}{packed}{vectors}"))
+                let mtu = self.mtu.map(|mtu| format!(",host_mtu={mtu}")).unwrap_or_default();
+                Some(format!("virtio-net-pci,netdev=net0,mac={mac}{packed}{vectors}{mtu}"))
             }
             Nic::VfioUser(socket) => Some(vfio_user(socket)),
         };
