@@ -269,6 +269,24 @@ group!(
     ]
 );
 
+group!(
+    PACKET,
+    "packet",
+    "following a network interface, and binding a packet socket to it again",
+    [SYS_bind, SYS_getsockname, SYS_getsockopt, SYS_setsockopt],
+    old [],
+    [SYS_ioctl: Only::Is(
+        1,
+        &[
+            libc::SIOCGIFNAME,
+            libc::SIOCGIFINDEX,
+            libc::SIOCGIFFLAGS,
+            libc::SIOCGIFMTU,
+        ],
+        "of interfaces, to read"
+    )]
+);
+
 group!(SFLOW, "sflow", "the collector", [SYS_connect, SYS_getsockname], old [], []);
 
 group!(API, "api", "HTTP", [SYS_eventfd2], old [], []);
@@ -303,9 +321,10 @@ group!(
                 bits(libc::AF_UNIX),
                 bits(libc::AF_INET),
                 bits(libc::AF_INET6),
-                bits(libc::AF_NETLINK)
+                bits(libc::AF_NETLINK),
+                bits(libc::AF_PACKET)
             ],
-            "UNIX, IP, links"
+            "UNIX, IP, links, packets"
         ),
         SYS_prctl: Only::Is(
             0,
@@ -448,9 +467,9 @@ group!(
 );
 
 /// All of them: of threads, of processes, and of nobody.
-pub(crate) static ALL: [&Group; 17] = [
-    &EVERY, &EVENTS, &SOCKETS, &LOOK, &WORKER, &PORT, &STARTS, &TAP, &SFLOW, &API, &SIGNALS,
-    &CONTROL, &KEEPER, &SPAWNER, &GATEWAY, &HOLDER, &NEVER,
+pub(crate) static ALL: [&Group; 18] = [
+    &EVERY, &EVENTS, &SOCKETS, &LOOK, &WORKER, &PORT, &STARTS, &TAP, &PACKET, &SFLOW, &API,
+    &SIGNALS, &CONTROL, &KEEPER, &SPAWNER, &GATEWAY, &HOLDER, &NEVER,
 ];
 
 /// The name of a system call, if it is one of those that are named here. Allocates nothing: signal

@@ -9,9 +9,11 @@ use rustix::thread::{
 use crate::thread::Thread;
 
 /// What a switch that was started with capabilities keeps of them: TAP devices are made
-/// (`NET_ADMIN`), and sockets are made, replaced, connected to and given to a group in directories
-/// that belong to others. Files are Landlock's matter all the same.
+/// (`NET_ADMIN`), packet sockets are opened (`NET_RAW`), and sockets are made, replaced, connected
+/// to and given to a group in directories that belong to others. Files are Landlock's matter all
+/// the same.
 const KEPT: CapabilitySet = CapabilitySet::NET_ADMIN
+    .union(CapabilitySet::NET_RAW)
     .union(CapabilitySet::CHOWN)
     .union(CapabilitySet::DAC_OVERRIDE)
     .union(CapabilitySet::FOWNER);

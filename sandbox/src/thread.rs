@@ -1,8 +1,8 @@
 //! What threads and processes are for.
 
 use crate::calls::{
-    API, CONTROL, EVENTS, EVERY, GATEWAY, Group, HOLDER, KEEPER, LOOK, PORT, SFLOW, SIGNALS,
-    SOCKETS, SPAWNER, STARTS, TAP, WORKER,
+    API, CONTROL, EVENTS, EVERY, GATEWAY, Group, HOLDER, KEEPER, LOOK, PACKET, PORT, SFLOW,
+    SIGNALS, SOCKETS, SPAWNER, STARTS, TAP, WORKER,
 };
 
 /// What a thread, or a process with one thread, is for. Each kind has its own list of system calls.
@@ -18,6 +18,8 @@ pub enum Thread {
     Port,
     /// Looks after a TAP device.
     Tap,
+    /// Looks after an interface that a packet socket is bound to.
+    Packet,
     /// Looks after a `stream:` port's peers.
     Stream,
     /// Writes a capture file.
@@ -40,12 +42,13 @@ pub enum Thread {
 
 impl Thread {
     /// All kinds.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::Control,
         Self::Worker,
         Self::Watchdog,
         Self::Port,
         Self::Tap,
+        Self::Packet,
         Self::Stream,
         Self::Pcap,
         Self::Sflow,
@@ -65,6 +68,7 @@ impl Thread {
             Self::Watchdog => "watchdog",
             Self::Port => "port",
             Self::Tap => "tap",
+            Self::Packet => "packet",
             Self::Stream => "stream",
             Self::Pcap => "pcap",
             Self::Sflow => "sflow",
@@ -92,6 +96,7 @@ impl Thread {
             Self::Worker => vec![&EVERY, &WORKER],
             Self::Port | Self::Stream => vec![&EVERY, &EVENTS, &SOCKETS, &LOOK, &PORT, &STARTS],
             Self::Tap => vec![&EVERY, &EVENTS, &LOOK, &TAP],
+            Self::Packet => vec![&EVERY, &EVENTS, &PACKET],
             Self::Sflow => vec![&EVERY, &SFLOW],
             Self::Api => vec![&EVERY, &EVENTS, &SOCKETS, &API],
             Self::Signals => vec![&EVERY, &SIGNALS],

@@ -1,5 +1,6 @@
 //! System calls that neither the standard library nor rustix has. All unsafe code of this crate is
-//! here: requests to network interfaces, and writes that gather memory which others may change.
+//! here: requests to network interfaces, packet sockets, memory shared with the kernel, and writes
+//! that gather memory which others may change.
 
 use std::io;
 use std::marker::PhantomData;
@@ -7,6 +8,8 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use libc::{c_int, c_short, c_uint};
@@ -228,6 +231,177 @@ pub fn refuse_descriptors(socket: BorrowedFd<'_>) -> io::Result<()> {
         libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, SO_PASSRIGHTS, value, len)
     })?;
     Ok(())
+}
+
+/// An option of packet sockets (packet(7)) that is written as one `T`.
+pub(crate) struct PacketOption<T>(c_int, PhantomData<fn(&T)>);
+
+/// `TPACKET_V1`, `V2` or `V3`.
+pub(crate) const PACKET_VERSION: PacketOption<c_int> =
+    PacketOption(libc::PACKET_VERSION, PhantomData);
+/// 1: frames that the host sends by the interface are not received.
+pub(crate) const PACKET_IGNORE_OUTGOING: PacketOption<c_int> =
+    PacketOption(libc::PACKET_IGNORE_OUTGOING, PhantomData);
+/// 1: a virtio-net header goes before each frame, both ways.
+pub(crate) const PACKET_VNET_HDR: PacketOption<c_int> =
+    PacketOption(libc::PACKET_VNET_HDR, PhantomData);
+/// The same, with the header's length (Linux 6.5).
+pub(crate) const PACKET_VNET_HDR_SZ: PacketOption<c_int> =
+    PacketOption(libc::PACKET_VNET_HDR_SZ, PhantomData);
+/// Not 0: frames that are too long for the ring's slots are queued whole as well.
+pub(crate) const PACKET_COPY_THRESH: PacketOption<c_int> =
+    PacketOption(libc::PACKET_COPY_THRESH, PhantomData);
+/// The geometry of the ring that frames are received in.
+pub(crate) const PACKET_RX_RING: PacketOption<libc::tpacket_req> =
+    PacketOption(libc::PACKET_RX_RING, PhantomData);
+const PACKET_ADD_MEMBERSHIP: PacketOption<libc::packet_mreq> =
+    PacketOption(libc::PACKET_ADD_MEMBERSHIP, PhantomData);
+
+/// Sets an option of a packet socket.
+pub(crate) fn packet_set<T>(
+    socket: BorrowedFd<'_>,
+    option: &PacketOption<T>,
+    value: &T,
+) -> io::Result<()> {
+    let len = libc::socklen_t::try_from(size_of::<T>()).map_err(io::Error::other)?;
+    // SAFETY: the options above are read from one value of their type, which `value` is.
+    check(unsafe {
+        let value = std::ptr::from_ref(value).cast();
+        libc::setsockopt(socket.as_raw_fd(), libc::SOL_PACKET, option.0, value, len)
+    })?;
+    Ok(())
+}
+
+/// A non-blocking packet socket that receives nothing until it is bound.
+pub(crate) fn packet_socket() -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    Ok(rustix::net::socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None)?)
+}
+
+/// Has the socket receive all frames of interface `index`, whoever they are for, until that
+/// interface goes.
+pub(crate) fn packet_bind(socket: BorrowedFd<'_>, index: u32) -> io::Result<()> {
+    // libc has them as wider integers than the structures.
+    const ETH_P_ALL: u16 = 3;
+    const MR_PROMISC: u16 = 1;
+    let ifindex = c_int::try_from(index).map_err(io::Error::other)?;
+    let mut address = no_link();
+    address.sll_family = AddressFamily::PACKET.as_raw();
+    address.sll_protocol = ETH_P_ALL.to_be();
+    address.sll_ifindex = ifindex;
+    let len = libc::socklen_t::try_from(size_of_val(&address)).map_err(io::Error::other)?;
+    // SAFETY: `address` is a `sockaddr_ll` of that length, which is only read.
+    check(unsafe { libc::bind(socket.as_raw_fd(), std::ptr::from_ref(&address).cast(), len) })?;
+    let promiscuous = libc::packet_mreq {
+        mr_ifindex: ifindex,
+        mr_type: MR_PROMISC,
+        mr_alen: 0,
+        mr_address: [0; 8],
+    };
+    packet_set(socket, &PACKET_ADD_MEMBERSHIP, &promiscuous)
+}
+
+const fn no_link() -> libc::sockaddr_ll {
+    libc::sockaddr_ll {
+        sll_family: 0,
+        sll_protocol: 0,
+        sll_ifindex: 0,
+        sll_hatype: 0,
+        sll_pkttype: 0,
+        sll_halen: 0,
+        sll_addr: [0; 8],
+    }
+}
+
+/// Index and hardware type (`ARPHRD_*`) of the interface that a packet socket is bound to; none if
+/// it is gone.
+pub(crate) fn packet_bound(socket: BorrowedFd<'_>) -> Option<(u32, u16)> {
+    let mut address = no_link();
+    let mut len = libc::socklen_t::try_from(size_of_val(&address)).ok()?;
+    // SAFETY: at most `len` bytes are written to `address`, which has as many; any bytes are a
+    // valid `sockaddr_ll`.
+    check(unsafe {
+        let to = std::ptr::from_mut(&mut address).cast();
+        libc::getsockname(socket.as_raw_fd(), to, &raw mut len)
+    })
+    .ok()?;
+    let index = u32::try_from(address.sll_ifindex).ok().filter(|index| *index > 0)?;
+    Some((index, address.sll_hatype))
+}
+
+/// Frames that a packet socket had no room for since this was asked last.
+pub(crate) fn packet_lost(socket: BorrowedFd<'_>) -> u64 {
+    let mut stats = libc::tpacket_stats { tp_packets: 0, tp_drops: 0 };
+    let Ok(mut len) = libc::socklen_t::try_from(size_of_val(&stats)) else { return 0 };
+    // SAFETY: at most `len` bytes are written to `stats`, which has as many.
+    let asked = check(unsafe {
+        let to = std::ptr::from_mut(&mut stats).cast();
+        let (level, name) = (libc::SOL_PACKET, libc::PACKET_STATISTICS);
+        libc::getsockopt(socket.as_raw_fd(), level, name, to, &raw mut len)
+    });
+    asked.map_or(0, |_| stats.tp_drops.into())
+}
+
+/// Memory that this process shares with the kernel: the rings of a socket. Only copies leave it, so
+/// that nothing here depends on who writes to it when.
+#[derive(Debug)]
+pub(crate) struct Shared(NonNull<u8>, usize);
+
+// SAFETY: the memory belongs to the process and not to a thread.
+unsafe impl Send for Shared {}
+
+impl Shared {
+    /// Maps `len` bytes of what `fd` has at `offset`.
+    pub(crate) fn map(fd: BorrowedFd<'_>, offset: i64, len: usize) -> io::Result<Self> {
+        let (protection, fd) = (libc::PROT_READ | libc::PROT_WRITE, fd.as_raw_fd());
+        let flags = libc::MAP_SHARED | libc::MAP_POPULATE;
+        // SAFETY: a new mapping at a place that the kernel chooses.
+        let at = unsafe { libc::mmap(std::ptr::null_mut(), len, protection, flags, fd, offset) };
+        match NonNull::new(at.cast()) {
+            Some(place) if at != libc::MAP_FAILED => Ok(Self(place, len)),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    /// The word at `at`; none outside, or where no word begins.
+    fn word(&self, at: usize) -> Option<&AtomicU32> {
+        let inside = at.checked_add(size_of::<u32>())? <= self.1;
+        // SAFETY: inside the mapping, aligned since the mapping is, and only accessed by atomics
+        // where the kernel may do so at the same time.
+        (inside && at.is_multiple_of(size_of::<u32>()))
+            .then(|| unsafe { AtomicU32::from_ptr(self.0.as_ptr().add(at).cast()) })
+    }
+
+    /// Reads the word at `at`, 0 if there is none.
+    pub(crate) fn load(&self, at: usize, order: Ordering) -> u32 {
+        self.word(at).map_or(0, |word| word.load(order))
+    }
+
+    /// Writes the word at `at`, if there is one.
+    pub(crate) fn store(&self, at: usize, value: u32, order: Ordering) {
+        if let Some(word) = self.word(at) {
+            word.store(value, order);
+        }
+    }
+
+    /// Copies what lies at `at` to `to`; false and nothing, if that is not all inside.
+    pub(crate) fn read(&self, at: usize, to: &mut [u8]) -> bool {
+        let inside = at.checked_add(to.len()).is_some_and(|end| end <= self.1);
+        if inside {
+            // SAFETY: inside the mapping, which no reference is made to.
+            unsafe {
+                std::ptr::copy_nonoverlapping(self.0.as_ptr().add(at), to.as_mut_ptr(), to.len())
+            };
+        }
+        inside
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // SAFETY: the whole mapping, which nobody refers to.
+        unsafe { libc::munmap(self.0.as_ptr().cast(), self.1) };
+    }
 }
 
 /// Moves the calling thread to a network namespace of its own.

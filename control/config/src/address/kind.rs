@@ -15,6 +15,8 @@ pub enum Kind {
     VfioUser,
     /// A TAP device of this host.
     Tap,
+    /// An interface of this host, by a packet socket.
+    Packet,
     /// QEMU's `-netdev stream` framing over a UNIX socket.
     Stream,
     /// A capture file that other ports are mirrored into.
@@ -25,8 +27,15 @@ pub enum Kind {
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 6] =
-        [Self::VhostUser, Self::VfioUser, Self::Tap, Self::Stream, Self::Pcap, Self::Nat];
+    pub const ALL: [Self; 7] = [
+        Self::VhostUser,
+        Self::VfioUser,
+        Self::Tap,
+        Self::Packet,
+        Self::Stream,
+        Self::Pcap,
+        Self::Nat,
+    ];
 
     /// Its word.
     pub const fn name(self) -> &'static str {
@@ -34,6 +43,7 @@ impl Kind {
             Self::VhostUser => "vhost-user",
             Self::VfioUser => "vfio-user",
             Self::Tap => "tap",
+            Self::Packet => "packet",
             Self::Stream => "stream",
             Self::Pcap => "pcap",
             Self::Nat => "nat",
@@ -44,13 +54,18 @@ impl Kind {
     pub const fn place(self) -> &'static str {
         match self {
             Self::VhostUser | Self::VfioUser | Self::Stream => "the path of a UNIX socket",
-            Self::Tap => "the name of a network interface (1 to 15 characters)",
+            Self::Tap | Self::Packet => "the name of a network interface (1 to 15 characters)",
             Self::Pcap => "the path of a file",
             Self::Nat => "an IPv4 network of 16 to 29 bits, like 10.77.0.0/24,",
         }
     }
 
-    fn names() -> [&'static str; 6] {
+    /// True if the place is a network interface of this host: its port is a way out.
+    pub const fn is_interface(self) -> bool {
+        matches!(self, Self::Tap | Self::Packet)
+    }
+
+    fn names() -> [&'static str; 7] {
         Self::ALL.map(Self::name)
     }
 }

@@ -17,6 +17,8 @@ pub enum Spec {
     VhostUser(VhostUser),
     VfioUser(VfioUser),
     Tap(Tap),
+    /// An interface, by a packet socket.
+    Packet(Packet),
     /// QEMU's `-netdev stream` framing.
     Stream(Stream),
     Pcap(Pcap),
@@ -104,6 +106,13 @@ pub struct Tap {
     /// Take unfinished checksums and segments from the host.
     pub offload: bool,
     /// Bytes of the longest packet; `None`: the device's MTU.
+    pub mtu: Option<u16>,
+}
+
+/// Keys of an interface by a packet socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Packet {
+    /// Bytes of the longest packet; `None`: the interface's MTU.
     pub mtu: Option<u16>,
 }
 
@@ -230,6 +239,7 @@ impl Spec {
                 offload: values.on("offload").unwrap_or(true),
                 mtu: values.short("mtu"),
             }),
+            Kind::Packet => Self::Packet(Packet { mtu: values.short("mtu") }),
             Kind::Stream => Self::Stream(Stream { connect, mode, mac, mtu: values.short("mtu") }),
             Kind::Nat => Self::Nat(Box::new(Nat::new(values))),
             Kind::Pcap => {
