@@ -2,7 +2,7 @@
 
 use crate::calls::{
     API, CONTROL, EVENTS, EVERY, GATEWAY, Group, HOLDER, KEEPER, LOOK, PACKET, PORT, SFLOW,
-    SIGNALS, SOCKETS, SPAWNER, STARTS, TAP, WORKER,
+    SIGNALS, SOCKETS, SPAWNER, STARTS, TAP, WORKER, XDP,
 };
 
 /// What a thread, or a process with one thread, is for. Each kind has its own list of system calls.
@@ -20,6 +20,8 @@ pub enum Thread {
     Tap,
     /// Looks after an interface that a packet socket is bound to.
     Packet,
+    /// Looks after an interface with XDP sockets.
+    Xdp,
     /// Looks after a `stream:` port's peers.
     Stream,
     /// Writes a capture file.
@@ -42,13 +44,14 @@ pub enum Thread {
 
 impl Thread {
     /// All kinds.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::Control,
         Self::Worker,
         Self::Watchdog,
         Self::Port,
         Self::Tap,
         Self::Packet,
+        Self::Xdp,
         Self::Stream,
         Self::Pcap,
         Self::Sflow,
@@ -69,6 +72,7 @@ impl Thread {
             Self::Port => "port",
             Self::Tap => "tap",
             Self::Packet => "packet",
+            Self::Xdp => "xdp",
             Self::Stream => "stream",
             Self::Pcap => "pcap",
             Self::Sflow => "sflow",
@@ -97,6 +101,7 @@ impl Thread {
             Self::Port | Self::Stream => vec![&EVERY, &EVENTS, &SOCKETS, &LOOK, &PORT, &STARTS],
             Self::Tap => vec![&EVERY, &EVENTS, &LOOK, &TAP],
             Self::Packet => vec![&EVERY, &EVENTS, &PACKET],
+            Self::Xdp => vec![&EVERY, &EVENTS, &PACKET, &XDP],
             Self::Sflow => vec![&EVERY, &SFLOW],
             Self::Api => vec![&EVERY, &EVENTS, &SOCKETS, &API],
             Self::Signals => vec![&EVERY, &SIGNALS],

@@ -281,6 +281,13 @@ fn a_packet_socket_needs_no_right_after_the_start() {
 }
 
 #[test]
+fn xdp_needs_few_rights_after_the_start() {
+    // CAP_NET_RAW and CAP_IPC_LOCK.
+    let all = "+net_raw,+net_admin,+bpf,+ipc_lock";
+    follows_an_interface("xdp:near", all, "xdp near", "0000000000006000");
+}
+
+#[test]
 fn what_the_sandbox_refuses_later_is_refused_with_one_line() {
     let elsewhere = temp_dir(Path::new("/var/tmp"));
     let place = |name: &str| elsewhere.path().join(name).to_str().unwrap().to_owned();

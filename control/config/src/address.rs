@@ -32,7 +32,7 @@ pub use kind::Kind;
 pub use list::{IpRange, IpRule, MacRule, ValueError, VidList};
 pub use name::{PortName, rule_name};
 pub use policy::{Direction, PortLimit, PortPolicy, VlanRule, WatchRule, WatchedPorts};
-pub use spec::{Doorbell, Model, Nat, Packet, Pcap, Spec, Stream, Tap, VfioUser, VhostUser};
+pub use spec::{Doorbell, Model, Nat, Packet, Pcap, Spec, Stream, Tap, VfioUser, VhostUser, Xdp};
 pub use tables::{LimitTable, Pair, SflowTable};
 pub use value::{Takes, Value, parse_mode};
 
@@ -66,7 +66,7 @@ impl Address {
                 !connect
             }
             Spec::VfioUser(_) | Spec::Pcap(_) => true,
-            Spec::Tap(_) | Spec::Packet(_) | Spec::Nat(_) => false,
+            Spec::Tap(_) | Spec::Packet(_) | Spec::Xdp(_) | Spec::Nat(_) => false,
         };
         makes.then(|| Path::new(self.place()))
     }

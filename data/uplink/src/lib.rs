@@ -2,6 +2,7 @@
 //!
 //! - [`tap`]: a TAP device of the host, with checksum and segmentation offload;
 //! - [`packet`]: an interface of the host, a physical NIC for one, by a packet socket;
+//! - [`xdp`]: the same by XDP sockets, past the host's stack;
 //! - [`stream`]: a UNIX socket with QEMU's `-netdev stream` framing (passt, gvproxy, QEMU);
 //! - [`pcap`]: a capture file, written while frames pass;
 //! - [`sflow`]: samples of frames and counters, sent to a collector.
@@ -31,6 +32,7 @@ mod tests;
 mod thread_control;
 mod vnet_header;
 mod writer;
+pub mod xdp;
 
 use std::path::Path;
 

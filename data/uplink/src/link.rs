@@ -117,6 +117,11 @@ impl Link {
         self.up.load(Ordering::Acquire)
     }
 
+    /// Bytes of the longest frame, with one tag.
+    pub(crate) fn longest(&self) -> usize {
+        self.mtu.load(Ordering::Acquire) as usize + 14 + 4
+    }
+
     pub(crate) fn version(&self) -> u64 {
         self.version.load(Ordering::Acquire)
     }
@@ -236,7 +241,8 @@ fn watch<T: Interface>(port: &T, events: &OwnedFd) {
 /// Finds out what became of the device, and acts on it.
 fn look<T: Interface>(port: &T, socket: &OwnedFd) {
     let (link, socket) = (port.link(), socket.as_fd());
-    if port.attached() && port.name(socket).is_none() {
+    let gone = link.gone.load(Ordering::Acquire);
+    if port.attached() && (gone || port.name(socket).is_none()) {
         log::warn!("{}: the device was deleted", link.label);
         port.detach();
     }

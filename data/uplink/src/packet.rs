@@ -284,14 +284,13 @@ impl PacketPort {
 
     /// Reads header and frame from the socket's queue.
     fn read(&self, room: &mut [u8]) -> Result<usize, Reason> {
-        loop {
-            match rustix::io::read(&self.socket, &mut *room) {
-                Ok(n) => return Ok(n),
-                // Of the link; the frame is there all the same.
-                Err(Errno::INTR | Errno::NETDOWN) => {}
-                Err(_) => return Err(Reason::DeviceError),
-            }
-        }
+        let mut read = || rustix::io::read(&self.socket, &mut *room);
+        let got = match read() {
+            // That the link went down is said once; the frame is there all the same.
+            Err(Errno::NETDOWN) => read(),
+            got => got,
+        };
+        got.map_err(|_| Reason::DeviceError)
     }
 }
 

@@ -26,7 +26,7 @@ use crate::link::{Interface, Link, Running};
 use crate::sys;
 use crate::thread_control::lock;
 use crate::vnet_header;
-use crate::writer::Writer;
+use crate::writer::{self, Writer, queue_of};
 
 /// What is asked for.
 #[derive(Clone, Debug)]
@@ -230,20 +230,9 @@ impl TapPort {
 
     /// Writes one frame.
     fn write(&self, rx: &mut Rx, frame: &FrameView<'_, '_>) -> Result<(), Reason> {
-        let queue = pick(&rx.queues, frame.head).ok_or(Reason::LinkDown)?;
+        let queue = rx.queues.get(queue_of(frame.head, rx.queues.len())).ok_or(Reason::LinkDown)?;
         rx.writer.write(queue.as_fd(), frame, &self.link)
     }
-}
-
-/// The queue for a frame: one flow, one queue. For IPv4 the bytes mixed are both addresses, and
-/// both ports; for IPv6 they are the source's low half.
-fn pick<'q>(queues: &'q [Arc<OwnedFd>], head: &[u8]) -> Option<&'q Arc<OwnedFd>> {
-    if queues.len() < 2 {
-        return queues.first();
-    }
-    let flow = head.iter().take(12).chain(head.get(26..38).unwrap_or_default());
-    let hash = flow.fold(0x811c_9dc5u32, |h, b| (h ^ u32::from(*b)).wrapping_mul(0x0100_0193));
-    queues.get((hash >> 8) as usize % queues.len())
 }
 
 impl Port for TapPort {
@@ -259,7 +248,7 @@ impl Port for TapPort {
 
     fn push(&self, batch: &Batch<'_>, list: &[u16]) -> usize {
         let mut rx = lock(&self.rx);
-        crate::writer::push(batch, list, &self.link.counters.output, |f| self.write(&mut rx, f))
+        writer::push(batch, list, &self.link.counters.output, |f| self.write(&mut rx, f))
     }
 
     fn offloads(&self) -> Offloads {

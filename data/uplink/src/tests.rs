@@ -1,6 +1,7 @@
 //! What the tests of all kinds share.
 
 pub(crate) mod transfer;
+pub(crate) mod veth;
 
 use std::process::Command;
 use std::sync::Arc;
@@ -139,4 +140,8 @@ impl Random {
     pub(crate) fn fill(&mut self, bytes: &mut [u8]) {
         bytes.iter_mut().for_each(|b| *b = self.next().to_le_bytes()[3]);
     }
+}
+
+pub(crate) fn bytes_of(frames: Vec<(Vec<u8>, Offload)>) -> Vec<Vec<u8>> {
+    frames.into_iter().map(|(bytes, _)| bytes).collect()
 }

@@ -1,4 +1,5 @@
-//! Frames to a descriptor that takes one by each write, behind a virtio-net header.
+//! Frames to devices: to which queue, and to a descriptor that takes one by each write, behind a
+//! virtio-net header.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -53,6 +54,17 @@ impl Writer {
             }
         }
     }
+}
+
+/// Which of `queues` queues gets a frame: one flow, one queue. For IPv4 the bytes mixed are both
+/// addresses, and both ports; for IPv6 they are the source's low half.
+pub(crate) fn queue_of(head: &[u8], queues: usize) -> usize {
+    if queues < 2 {
+        return 0;
+    }
+    let flow = head.iter().take(12).chain(head.get(26..38).unwrap_or_default());
+    let hash = flow.fold(0x811c_9dc5u32, |h, b| (h ^ u32::from(*b)).wrapping_mul(0x0100_0193));
+    (hash >> 8) as usize % queues
 }
 
 /// Has `write` deliver the frames of `batch` that `list` names, each for itself: what it does not

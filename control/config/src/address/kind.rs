@@ -17,6 +17,8 @@ pub enum Kind {
     Tap,
     /// An interface of this host, by a packet socket.
     Packet,
+    /// An interface of this host, by XDP sockets.
+    Xdp,
     /// QEMU's `-netdev stream` framing over a UNIX socket.
     Stream,
     /// A capture file that other ports are mirrored into.
@@ -27,11 +29,12 @@ pub enum Kind {
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::VhostUser,
         Self::VfioUser,
         Self::Tap,
         Self::Packet,
+        Self::Xdp,
         Self::Stream,
         Self::Pcap,
         Self::Nat,
@@ -44,6 +47,7 @@ impl Kind {
             Self::VfioUser => "vfio-user",
             Self::Tap => "tap",
             Self::Packet => "packet",
+            Self::Xdp => "xdp",
             Self::Stream => "stream",
             Self::Pcap => "pcap",
             Self::Nat => "nat",
@@ -54,7 +58,9 @@ impl Kind {
     pub const fn place(self) -> &'static str {
         match self {
             Self::VhostUser | Self::VfioUser | Self::Stream => "the path of a UNIX socket",
-            Self::Tap | Self::Packet => "the name of a network interface (1 to 15 characters)",
+            Self::Tap | Self::Packet | Self::Xdp => {
+                "the name of a network interface (1 to 15 characters)"
+            }
             Self::Pcap => "the path of a file",
             Self::Nat => "an IPv4 network of 16 to 29 bits, like 10.77.0.0/24,",
         }
@@ -62,10 +68,10 @@ impl Kind {
 
     /// True if the place is a network interface of this host: its port is a way out.
     pub const fn is_interface(self) -> bool {
-        matches!(self, Self::Tap | Self::Packet)
+        matches!(self, Self::Tap | Self::Packet | Self::Xdp)
     }
 
-    fn names() -> [&'static str; 7] {
+    fn names() -> [&'static str; 8] {
         Self::ALL.map(Self::name)
     }
 }

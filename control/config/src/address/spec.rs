@@ -19,6 +19,8 @@ pub enum Spec {
     Tap(Tap),
     /// An interface, by a packet socket.
     Packet(Packet),
+    /// An interface, by XDP sockets.
+    Xdp(Xdp),
     /// QEMU's `-netdev stream` framing.
     Stream(Stream),
     Pcap(Pcap),
@@ -112,6 +114,17 @@ pub struct Tap {
 /// Keys of an interface by a packet socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet {
+    /// Bytes of the longest packet; `None`: the interface's MTU.
+    pub mtu: Option<u16>,
+}
+
+/// Keys of an interface by XDP sockets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Xdp {
+    /// Queues of the interface, from the first on; `None`: all there are.
+    pub queues: Option<u16>,
+    /// Its device writes to our memory; `None`: if it can.
+    pub zero_copy: Option<bool>,
     /// Bytes of the longest packet; `None`: the interface's MTU.
     pub mtu: Option<u16>,
 }
@@ -240,6 +253,11 @@ impl Spec {
                 mtu: values.short("mtu"),
             }),
             Kind::Packet => Self::Packet(Packet { mtu: values.short("mtu") }),
+            Kind::Xdp => Self::Xdp(Xdp {
+                queues: values.short("queues"),
+                zero_copy: values.on("zerocopy"),
+                mtu: values.short("mtu"),
+            }),
             Kind::Stream => Self::Stream(Stream { connect, mode, mac, mtu: values.short("mtu") }),
             Kind::Nat => Self::Nat(Box::new(Nat::new(values))),
             Kind::Pcap => {

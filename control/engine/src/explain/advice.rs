@@ -200,11 +200,8 @@ impl Known<'_> {
         };
         if let Some(down) = refused(Check::Link) {
             let name = self.name(down);
-            let text = format!(
-                "{name} would accept it, but is down: attach a VM to it (`vmlan vm-args {name}`), \
-                 or start its driver"
-            );
-            return (None, text);
+            let fix = self.bring_up(down);
+            return (None, format!("{name} would accept it, but is down: {fix}"));
         }
         match refused(Check::Vlan) {
             Some(other) => self.other_vlans(source, other, explanation.domain),
