@@ -280,6 +280,7 @@ group!(
         &[
             libc::SIOCGIFNAME,
             libc::SIOCGIFINDEX,
+            libc::SIOCGIFHWADDR,
             libc::SIOCETHTOOL,
             libc::SIOCGIFFLAGS,
             libc::SIOCGIFMTU,

@@ -110,7 +110,7 @@ struct PacketPort {
 pub fn open(config: &Config, changed: Changed) -> Result<Packet, PacketError> {
     let fail = |e| PacketError::new(&config.name, e);
     let socket = sys::packet_socket().map_err(fail)?;
-    let index = netdevice::name_to_index(&socket, &config.name).map_err(|e| fail(e.into()))?;
+    let index = ethernet(socket.as_fd(), &config.name)?;
     let mtu = sys::link_mtu(socket.as_fd(), &config.name).map_err(fail)?;
     let offloads = set_up(socket.as_fd()).map_err(|e| match e.raw_os_error() {
         Some(libc::ENOPROTOOPT) => PacketError::TooOld(config.name.clone(), e),
@@ -129,6 +129,15 @@ pub fn open(config: &Config, changed: Changed) -> Result<Packet, PacketError> {
     };
     port.bind(index)?;
     Ok(Packet(Running::start(port).map_err(fail)?))
+}
+
+/// The index of an Ethernet device.
+fn ethernet(socket: BorrowedFd<'_>, name: &str) -> Result<u32, PacketError> {
+    let fail = |e| PacketError::new(name, e);
+    match sys::link_type(socket, name).map_err(fail)? {
+        libc::ARPHRD_ETHER => netdevice::name_to_index(socket, name).map_err(|e| fail(e.into())),
+        other => Err(PacketError::NotEthernet(name.to_owned(), other)),
+    }
 }
 
 /// Sets the options that a ring must find set; returns what the kernel takes from us.
@@ -202,15 +211,14 @@ impl Interface for PacketPort {
     fn name(&self, socket: BorrowedFd<'_>) -> Option<String> {
         // That the link went down is an error of the next call to send, also when it is up again.
         let _ = sockopt::socket_error(&self.socket);
-        let (index, _) = sys::packet_bound(self.socket.as_fd())?;
+        let index = sys::packet_bound(self.socket.as_fd())?;
         netdevice::index_to_name(socket, index).ok()
     }
 
     fn attach(&self, socket: BorrowedFd<'_>) -> Result<(), String> {
         let name = &self.link.interface;
-        let index = netdevice::name_to_index(socket, name);
-        let index = index.map_err(|e| PacketError::new(name, e.into()));
-        index.and_then(|index| self.bind(index)).map_err(|e| error_chain(&e))
+        let bound = ethernet(socket, name).and_then(|index| self.bind(index));
+        bound.map_err(|e| error_chain(&e))
     }
 
     fn detach(&self) {
@@ -229,12 +237,6 @@ impl PacketPort {
     fn bind(&self, index: u32) -> Result<(), PacketError> {
         let (socket, name) = (self.socket.as_fd(), &self.link.interface);
         sys::packet_bind(socket, index).map_err(|e| PacketError::new(name, e))?;
-        match sys::packet_bound(socket) {
-            Some((_, kind)) if kind != libc::ARPHRD_ETHER => {
-                return Err(PacketError::NotEthernet(name.clone(), kind));
-            }
-            _ => {}
-        }
         let _tx = self.link.wanted.lock(&self.tx);
         let _rx = self.link.wanted.lock(&self.rx);
         self.bound.store(true, Ordering::Release);

@@ -58,6 +58,8 @@ const TUNSETVNETHDRSZ: Request<c_int> = Request(libc::TUNSETVNETHDRSZ, PhantomDa
 const SIOCGIFFLAGS: Request<IfReq> = Request(libc::SIOCGIFFLAGS as libc::Ioctl, PhantomData);
 /// MTU of an interface, where flags have the low half of it.
 const SIOCGIFMTU: Request<IfReq> = Request(libc::SIOCGIFMTU as libc::Ioctl, PhantomData);
+/// Hardware address of an interface, with its type.
+const SIOCGIFHWADDR: Request<IfReq> = Request(libc::SIOCGIFHWADDR as libc::Ioctl, PhantomData);
 const SIOCSIFFLAGS: Request<IfReq> = Request(libc::SIOCSIFFLAGS as libc::Ioctl, PhantomData);
 
 /// A command of ethtool, which says itself how long it is.
@@ -117,6 +119,14 @@ pub(crate) fn link_mtu(socket: BorrowedFd<'_>, name: &str) -> io::Result<u32> {
     // An int at the place of the flags (netdevice(7)).
     let ([a, b], [c, d, ..]) = (req.flags.to_ne_bytes(), req.rest);
     Ok(u32::from_ne_bytes([a, b, c, d]))
+}
+
+/// The hardware type of interface `name` (`ARPHRD_*`).
+pub(crate) fn link_type(socket: BorrowedFd<'_>, name: &str) -> io::Result<u16> {
+    let mut req = IfReq::new(name, 0)?;
+    ioctl(socket, &SIOCGIFHWADDR, &mut req)?;
+    // The address's family is at the place of the flags (netdevice(7)).
+    Ok(req.flags.cast_unsigned())
 }
 
 /// Queues of interface `name` that receive and that send, as its driver says (ethtool, kernel:
@@ -344,9 +354,8 @@ const fn no_link() -> libc::sockaddr_ll {
     }
 }
 
-/// Index and hardware type (`ARPHRD_*`) of the interface that a packet socket is bound to; none if
-/// it is gone.
-pub(crate) fn packet_bound(socket: BorrowedFd<'_>) -> Option<(u32, u16)> {
+/// Index of the interface that a packet socket is bound to; none if it is gone.
+pub(crate) fn packet_bound(socket: BorrowedFd<'_>) -> Option<u32> {
     let mut address = no_link();
     let mut len = libc::socklen_t::try_from(size_of_val(&address)).ok()?;
     // SAFETY: at most `len` bytes are written to `address`, which has as many; any bytes are a
@@ -356,8 +365,7 @@ pub(crate) fn packet_bound(socket: BorrowedFd<'_>) -> Option<(u32, u16)> {
         libc::getsockname(socket.as_raw_fd(), to, &raw mut len)
     })
     .ok()?;
-    let index = u32::try_from(address.sll_ifindex).ok().filter(|index| *index > 0)?;
-    Some((index, address.sll_hatype))
+    u32::try_from(address.sll_ifindex).ok().filter(|index| *index > 0)
 }
 
 /// Frames that a packet socket had no room for since this was asked last.

@@ -83,6 +83,8 @@ pub enum XdpError {
          (`ip link set {name} mtu 1500`), or use packet:{name}"
     )]
     Mtu { name: String, mtu: u32 },
+    #[error("xdp `{0}`: is no Ethernet device (its type is {1}): choose one with MAC addresses")]
+    NotEthernet(String, u16),
     #[error("xdp `{0}`: its driver has no zero-copy mode: leave zerocopy=on out")]
     NoZeroCopy(String, #[source] io::Error),
     #[error("xdp `{0}`: this kernel cannot: Linux 5.9 with CONFIG_XDP_SOCKETS is needed")]
@@ -276,6 +278,10 @@ impl XdpPort {
         let name = &self.config.name;
         let fail = |what| move |e| XdpError::new(name, what, e);
         let socket = self.promiscuous.as_fd();
+        match sys::link_type(socket, name).map_err(fail("its type"))? {
+            libc::ARPHRD_ETHER => {}
+            other => return Err(XdpError::NotEthernet(name.clone(), other)),
+        }
         let index = netdevice::name_to_index(socket, name);
         let index = index.map_err(|e| XdpError::new(name, "its index", e.into()))?;
         let mtu = sys::link_mtu(socket, name).map_err(fail("its MTU"))?;

@@ -216,8 +216,11 @@ fn a_deleted_interface_is_waited_for_without_rights() {
         assert!(!port.is_up() && !port.arm() && near.mtu().is_none());
         assert_eq!(push(&*port, &[(&f, Offload::NONE)]), 1);
         assert_eq!(port.counters().output.dropped(Reason::LinkDown), 1);
-        // Another one of that name, of a kind without addresses.
         wait("told", || near.details()[1].1.contains("no such interface"));
+        // One of that name without MAC addresses, whose packets are no frames.
+        ip("tuntap add near mode tun");
+        wait("told", || near.details()[1].1.contains("no Ethernet device"));
+        ip("link delete near");
         pair();
         wait("back", || port.is_up());
         assert_eq!(near.details()[1].1, "up");
