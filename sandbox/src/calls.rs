@@ -313,7 +313,14 @@ group!(
 
 group!(SFLOW, "sflow", "the collector", [SYS_connect, SYS_getsockname], old [], []);
 
-group!(API, "api", "HTTP", [SYS_eventfd2], old [], []);
+group!(
+    API,
+    "api",
+    "HTTP; where relative places of ports begin",
+    [SYS_eventfd2, SYS_getcwd],
+    old [],
+    []
+);
 
 group!(SIGNALS, "signals", "a byte of the handler", [SYS_recvfrom], old [], []);
 

@@ -251,6 +251,12 @@ fn follows_an_interface(address: &str, capabilities: &str, thread: &str, kept: &
         let done = enter.args(["-t", &pid, "-n", "--", "sh", "-c", line]).status().unwrap();
         assert!(done.success(), "{line}");
     };
+    // Its place is no absolute path.
+    switch.fails(&["vm-args", "n"], 2, &["port n"]);
+    let other = ["tap:near", "packet:near", "xdp:near"].map(|other| format!("other={other}"));
+    for other in &other {
+        switch.fails(&["port", "add", other], 1, &["port n is at 'near' already"]);
+    }
     for _ in 0..2 {
         until("up", || is_up(&switch, "n"));
         there("ip link delete near");

@@ -59,6 +59,13 @@ impl Address {
         &self.draft.place
     }
 
+    /// What no two ports may have: a place of a sort. What two kinds did with one interface of the
+    /// host would be done twice.
+    pub fn site(&self) -> (&'static str, &str) {
+        let kind = self.kind();
+        (if kind.is_interface() { "interface" } else { kind.name() }, self.place())
+    }
+
     /// The socket or capture file that the port makes, if it makes one.
     pub fn makes(&self) -> Option<&Path> {
         let makes = match &self.spec {

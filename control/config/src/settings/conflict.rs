@@ -270,9 +270,7 @@ pub fn no_doubles<'a>(
             let text = "the name is given twice: choose another".to_owned();
             return Err(conflict(name, None, Cause::Exists, text));
         }
-        // What two kinds do with one interface, both would do twice.
-        let kind = if address.kind().is_interface() { "" } else { address.kind().name() };
-        if let Some(other) = places.insert((kind, address.place()), name) {
+        if let Some(other) = places.insert(address.site(), name) {
             let text = format!(
                 "'{}' is the place of port {other} already: give it its own",
                 address.place()
