@@ -203,7 +203,7 @@ group!(
         that took the place of lost memory",
     [SYS_epoll_ctl, SYS_epoll_pwait, SYS_epoll_pwait2, SYS_timerfd_settime, SYS_fallocate],
     old [SYS_epoll_wait],
-    []
+    [SYS_recvfrom: Only::Is(2, &[0], "nothing: it wakes an XDP socket's driver")]
 );
 
 group!(
@@ -269,9 +269,58 @@ group!(
     ]
 );
 
+group!(
+    PACKET,
+    "packet",
+    "following a network interface, and binding a packet socket to it again",
+    [SYS_bind, SYS_getsockname, SYS_getsockopt, SYS_setsockopt],
+    old [],
+    [SYS_ioctl: Only::Is(
+        1,
+        &[
+            libc::SIOCGIFNAME,
+            libc::SIOCGIFINDEX,
+            libc::SIOCGIFHWADDR,
+            libc::SIOCETHTOOL,
+            libc::SIOCGIFFLAGS,
+            libc::SIOCGIFMTU,
+        ],
+        "of interfaces, to read"
+    )]
+);
+
+/// Commands of bpf(2), from `linux/bpf.h`.
+const BPF_MAP_CREATE: u64 = 0;
+const BPF_MAP_UPDATE_ELEM: u64 = 2;
+const BPF_PROG_LOAD: u64 = 5;
+const BPF_LINK_CREATE: u64 = 28;
+
+group!(
+    XDP,
+    "xdp",
+    "XDP sockets of an interface that comes back, and attaching the program to it",
+    [],
+    old [],
+    [
+        SYS_socket: Only::Is(0, &[bits(libc::AF_XDP)], "XDP"),
+        SYS_bpf: Only::Is(
+            0,
+            &[BPF_MAP_UPDATE_ELEM, BPF_LINK_CREATE],
+            "an entry of a map, a link of a program"
+        ),
+    ]
+);
+
 group!(SFLOW, "sflow", "the collector", [SYS_connect, SYS_getsockname], old [], []);
 
-group!(API, "api", "HTTP", [SYS_eventfd2], old [], []);
+group!(
+    API,
+    "api",
+    "HTTP; where relative places of ports begin",
+    [SYS_eventfd2, SYS_getcwd],
+    old [],
+    []
+);
 
 group!(SIGNALS, "signals", "a byte of the handler", [SYS_recvfrom], old [], []);
 
@@ -303,15 +352,18 @@ group!(
                 bits(libc::AF_UNIX),
                 bits(libc::AF_INET),
                 bits(libc::AF_INET6),
-                bits(libc::AF_NETLINK)
+                bits(libc::AF_NETLINK),
+                bits(libc::AF_PACKET),
+                bits(libc::AF_XDP)
             ],
-            "UNIX, IP, links"
+            "UNIX, IP, links, packets, XDP"
         ),
         SYS_prctl: Only::Is(
             0,
             &[bits(libc::PR_SET_NO_NEW_PRIVS), bits(libc::PR_GET_NAME)],
             "no new privileges"
         ),
+        SYS_bpf: Only::Is(0, &[BPF_MAP_CREATE, BPF_PROG_LOAD], "maps and programs of XDP"),
         // Whether the process lives that made a socket which is in the way.
         SYS_kill: Only::Is(1, &[0], "signal 0: none"),
     ]
@@ -435,7 +487,6 @@ group!(
         SYS_mount,
         SYS_unshare,
         SYS_setns,
-        SYS_bpf,
         SYS_io_uring_setup,
         SYS_userfaultfd,
         SYS_setuid,
@@ -448,9 +499,9 @@ group!(
 );
 
 /// All of them: of threads, of processes, and of nobody.
-pub(crate) static ALL: [&Group; 17] = [
-    &EVERY, &EVENTS, &SOCKETS, &LOOK, &WORKER, &PORT, &STARTS, &TAP, &SFLOW, &API, &SIGNALS,
-    &CONTROL, &KEEPER, &SPAWNER, &GATEWAY, &HOLDER, &NEVER,
+pub(crate) static ALL: [&Group; 19] = [
+    &EVERY, &EVENTS, &SOCKETS, &LOOK, &WORKER, &PORT, &STARTS, &TAP, &PACKET, &XDP, &SFLOW, &API,
+    &SIGNALS, &CONTROL, &KEEPER, &SPAWNER, &GATEWAY, &HOLDER, &NEVER,
 ];
 
 /// The name of a system call, if it is one of those that are named here. Allocates nothing: signal

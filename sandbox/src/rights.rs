@@ -9,9 +9,13 @@ use rustix::thread::{
 use crate::thread::Thread;
 
 /// What a switch that was started with capabilities keeps of them: TAP devices are made
-/// (`NET_ADMIN`), and sockets are made, replaced, connected to and given to a group in directories
-/// that belong to others. Files are Landlock's matter all the same.
+/// (`NET_ADMIN`), packet sockets are opened (`NET_RAW`), XDP programs loaded (`BPF`) and the
+/// memory of their sockets locked (`IPC_LOCK`), and sockets are made, replaced, connected to and
+/// given to a group in directories that belong to others. Files are Landlock's matter all the same.
 const KEPT: CapabilitySet = CapabilitySet::NET_ADMIN
+    .union(CapabilitySet::NET_RAW)
+    .union(CapabilitySet::BPF)
+    .union(CapabilitySet::IPC_LOCK)
     .union(CapabilitySet::CHOWN)
     .union(CapabilitySet::DAC_OVERRIDE)
     .union(CapabilitySet::FOWNER);
@@ -68,6 +72,8 @@ pub(crate) fn keep_capabilities_of(kind: Thread) {
     let needed = match kind {
         Thread::Control => KEPT,
         Thread::Tap => CapabilitySet::NET_ADMIN,
+        // They open sockets of an interface that comes back.
+        Thread::Xdp => CapabilitySet::NET_RAW.union(CapabilitySet::IPC_LOCK),
         // They connect to sockets of others.
         Thread::Port | Thread::Stream => CapabilitySet::DAC_OVERRIDE,
         _ => CapabilitySet::empty(),

@@ -1,8 +1,8 @@
 //! What threads and processes are for.
 
 use crate::calls::{
-    API, CONTROL, EVENTS, EVERY, GATEWAY, Group, HOLDER, KEEPER, LOOK, PORT, SFLOW, SIGNALS,
-    SOCKETS, SPAWNER, STARTS, TAP, WORKER,
+    API, CONTROL, EVENTS, EVERY, GATEWAY, Group, HOLDER, KEEPER, LOOK, PACKET, PORT, SFLOW,
+    SIGNALS, SOCKETS, SPAWNER, STARTS, TAP, WORKER, XDP,
 };
 
 /// What a thread, or a process with one thread, is for. Each kind has its own list of system calls.
@@ -18,6 +18,10 @@ pub enum Thread {
     Port,
     /// Looks after a TAP device.
     Tap,
+    /// Looks after an interface that a packet socket is bound to.
+    Packet,
+    /// Looks after an interface with XDP sockets.
+    Xdp,
     /// Looks after a `stream:` port's peers.
     Stream,
     /// Writes a capture file.
@@ -40,12 +44,14 @@ pub enum Thread {
 
 impl Thread {
     /// All kinds.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 16] = [
         Self::Control,
         Self::Worker,
         Self::Watchdog,
         Self::Port,
         Self::Tap,
+        Self::Packet,
+        Self::Xdp,
         Self::Stream,
         Self::Pcap,
         Self::Sflow,
@@ -65,6 +71,8 @@ impl Thread {
             Self::Watchdog => "watchdog",
             Self::Port => "port",
             Self::Tap => "tap",
+            Self::Packet => "packet",
+            Self::Xdp => "xdp",
             Self::Stream => "stream",
             Self::Pcap => "pcap",
             Self::Sflow => "sflow",
@@ -92,6 +100,8 @@ impl Thread {
             Self::Worker => vec![&EVERY, &WORKER],
             Self::Port | Self::Stream => vec![&EVERY, &EVENTS, &SOCKETS, &LOOK, &PORT, &STARTS],
             Self::Tap => vec![&EVERY, &EVENTS, &LOOK, &TAP],
+            Self::Packet => vec![&EVERY, &EVENTS, &PACKET],
+            Self::Xdp => vec![&EVERY, &EVENTS, &PACKET, &XDP],
             Self::Sflow => vec![&EVERY, &SFLOW],
             Self::Api => vec![&EVERY, &EVENTS, &SOCKETS, &API],
             Self::Signals => vec![&EVERY, &SIGNALS],

@@ -233,6 +233,9 @@ fn line(port: &PortInfo, program: &str) -> String {
         k if k == Kind::Tap.name() => {
             "the host's side is a network interface of that name".to_owned()
         }
+        k if [Kind::Packet, Kind::Xdp].map(Kind::name).contains(&k) => {
+            "all that comes in there, and a way out".to_owned()
+        }
         k if k == Kind::Pcap.name() => "open it with tshark -r or Wireshark".to_owned(),
         k if k == Kind::Nat.name() => "guests get addresses from it".to_owned(),
         _ => format!("attach a VM: {program} vm-args {}", port.name),

@@ -210,6 +210,89 @@ fn all_of_the_api_works_for_a_user_without_privileges() {
     works(&["unshare", "--net", "--", "sh", "-c", made, "sh"], Some("t=tap:vmlan0"));
 }
 
+/// Makes `near`, with a cable to `far`.
+const PAIR: &str = "ip link add near type veth peer name far && ip link set near up && \
+    ip link set far up";
+
+/// Capabilities of the threads of this name.
+fn capabilities_of(switch: &Switch, thread: &str) -> Vec<String> {
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", switch.pid())).unwrap().flatten();
+    let mut found = Vec::new();
+    for task in tasks.map(|task| task.path()) {
+        let read = |name| std::fs::read_to_string(task.join(name)).unwrap_or_default();
+        let status = read("status");
+        let effective = status.lines().find_map(|l| l.strip_prefix("CapEff:")).unwrap_or_default();
+        if read("comm").trim_end() == thread {
+            found.push(effective.trim().to_owned());
+        }
+    }
+    found
+}
+
+/// A user with these capabilities and no other has the interface as a port, at the start and later;
+/// it goes and comes back, and the port's own thread has at most `kept`.
+fn follows_an_interface(address: &str, capabilities: &str, thread: &str, kept: &str) {
+    if !is_root() {
+        return eprintln!("skipped: network interfaces are made by root");
+    }
+    let dir = temp_dir(&std::env::temp_dir());
+    let program = copy_of_program(dir.path());
+    let start = format!(
+        "{PAIR} && exec setpriv --reuid=65534 --regid=65534 --clear-groups \
+         --inh-caps={capabilities} --ambient-caps={capabilities} \
+         --bounding-set=-all,{capabilities} -- \"$@\""
+    );
+    let wrapper = ["unshare", "--net", "--", "sh", "-c", &start, "sh", &program];
+    let port = format!("n={address}");
+    let switch = Switch::within(dir, &wrapper, &[], &[&port]);
+    let there = |line: &str| {
+        let pid = switch.pid().to_string();
+        let mut enter = Command::new("nsenter");
+        let done = enter.args(["-t", &pid, "-n", "--", "sh", "-c", line]).status().unwrap();
+        assert!(done.success(), "{line}");
+    };
+    // Its place is no absolute path.
+    switch.fails(&["vm-args", "n"], 2, &["port n"]);
+    let other = ["tap:near", "packet:near", "xdp:near"].map(|other| format!("other={other}"));
+    for other in &other {
+        switch.fails(&["port", "add", other], 1, &["port n is at 'near' already"]);
+    }
+    for _ in 0..2 {
+        until("up", || is_up(&switch, "n"));
+        there("ip link delete near");
+        until("gone", || !is_up(&switch, "n"));
+        let detail = |key| switch.json(&["port", "list"])["ports"][0]["details"][key].clone();
+        assert!(detail("state").as_str().unwrap().starts_with("gone: "), "{}", detail("state"));
+        there(PAIR);
+        until("back", || is_up(&switch, "n"));
+        there("ip link set near mtu 1400");
+        until("narrower", || detail("mtu") == "1400");
+        assert_eq!(capabilities_of(&switch, thread), [kept]);
+        switch.ask(&["port", "del", "n"]);
+        switch.fails(
+            &["port", "add", &port.replace("near", "nothing")],
+            1,
+            &["`nothing`: there is no such interface here"],
+        );
+        switch.ask(&["port", "add", &port]);
+    }
+    switch.signal("TERM");
+    let dir = switch.into_dir();
+    assert_eq!(complaints(dir.path()), "");
+}
+
+#[test]
+fn a_packet_socket_needs_no_right_after_the_start() {
+    follows_an_interface("packet:near", "+net_raw", "packet near", "0000000000000000");
+}
+
+#[test]
+fn xdp_needs_few_rights_after_the_start() {
+    // CAP_NET_RAW and CAP_IPC_LOCK.
+    let all = "+net_raw,+net_admin,+bpf,+ipc_lock";
+    follows_an_interface("xdp:near", all, "xdp near", "0000000000006000");
+}
+
 #[test]
 fn what_the_sandbox_refuses_later_is_refused_with_one_line() {
     let elsewhere = temp_dir(Path::new("/var/tmp"));

@@ -32,7 +32,7 @@ pub use kind::Kind;
 pub use list::{IpRange, IpRule, MacRule, ValueError, VidList};
 pub use name::{PortName, rule_name};
 pub use policy::{Direction, PortLimit, PortPolicy, VlanRule, WatchRule, WatchedPorts};
-pub use spec::{Doorbell, Model, Nat, Pcap, Spec, Stream, Tap, VfioUser, VhostUser};
+pub use spec::{Doorbell, Model, Nat, Packet, Pcap, Spec, Stream, Tap, VfioUser, VhostUser, Xdp};
 pub use tables::{LimitTable, Pair, SflowTable};
 pub use value::{Takes, Value, parse_mode};
 
@@ -59,6 +59,13 @@ impl Address {
         &self.draft.place
     }
 
+    /// What no two ports may have: a place of a sort. What two kinds did with one interface of the
+    /// host would be done twice.
+    pub fn site(&self) -> (&'static str, &str) {
+        let kind = self.kind();
+        (if kind.is_interface() { "interface" } else { kind.name() }, self.place())
+    }
+
     /// The socket or capture file that the port makes, if it makes one.
     pub fn makes(&self) -> Option<&Path> {
         let makes = match &self.spec {
@@ -66,7 +73,7 @@ impl Address {
                 !connect
             }
             Spec::VfioUser(_) | Spec::Pcap(_) => true,
-            Spec::Tap(_) | Spec::Nat(_) => false,
+            Spec::Tap(_) | Spec::Packet(_) | Spec::Xdp(_) | Spec::Nat(_) => false,
         };
         makes.then(|| Path::new(self.place()))
     }

@@ -213,7 +213,7 @@ pub fn vm_args(name: &PortName, address: &Address, wanted: &Wanted) -> Result<Vm
         Spec::VhostUser(spec) => (spec.connect, spec.queues, spec.mac, spec.mtu, Model::E1000),
         Spec::Stream(spec) => (spec.connect, 1, spec.mac, spec.mtu, Model::E1000),
         Spec::VfioUser(spec) => (false, 1, spec.mac, None, spec.model),
-        Spec::Tap(_) | Spec::Pcap(_) | Spec::Nat(_) => {
+        Spec::Tap(_) | Spec::Packet(_) | Spec::Xdp(_) | Spec::Pcap(_) | Spec::Nat(_) => {
             let (name, kind) = (name.to_string(), address.kind());
             return Err(VmArgsError::NotForVms { name, kind });
         }
@@ -254,7 +254,7 @@ pub fn vm_args(name: &PortName, address: &Address, wanted: &Wanted) -> Result<Vm
         (kind @ Kind::Stream, Vmm::CloudHypervisor)
         | (kind @ (Kind::Stream | Kind::VfioUser), Vmm::Crosvm) => no_nic(kind, Kind::VhostUser),
         (kind @ (Kind::VhostUser | Kind::VfioUser), Vmm::Krunkit) => no_nic(kind, Kind::Stream),
-        (kind @ (Kind::Tap | Kind::Pcap | Kind::Nat), _) => {
+        (kind @ (Kind::Tap | Kind::Packet | Kind::Xdp | Kind::Pcap | Kind::Nat), _) => {
             Err(VmArgsError::NotForVms { name: name.to_string(), kind })
         }
     }

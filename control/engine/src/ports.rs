@@ -219,8 +219,7 @@ impl Ports {
                 "that name is taken: choose another, or delete the port first",
             );
         }
-        let same_place =
-            |e: &&Entry| e.address.kind() == address.kind() && e.address.place() == address.place();
+        let same_place = |e: &&Entry| e.address.site() == address.site();
         if let Some(other) = self.entries.iter().find(same_place) {
             let text = format!(
                 "port {} is at '{}' already: give it a place of its own",

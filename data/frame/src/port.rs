@@ -119,8 +119,8 @@ pub trait Port: Send + Sync {
     /// themselves (eventfds) do nothing here: see [`Port::count_doorbells`].
     fn rang(&self) {}
 
-    /// Brings the count of doorbells up to date, where it is kept by the kernel. Called when the
-    /// counters are about to be read, never on the data path.
+    /// Brings counters up to date that the kernel keeps: of doorbells, of frames that it lost.
+    /// Called when the counters are about to be read, never on the data path.
     fn count_doorbells(&self) {}
 
     /// Its counters.

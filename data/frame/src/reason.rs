@@ -76,6 +76,8 @@ reasons! {
     /// More broadcast, multicast or unknown unicast than the port may send (`broadcast_frames` and
     /// so on).
     Storm = "storm",
+    /// The interface had more frames than were taken from it in time.
+    Overrun = "overrun",
     /// Over the limit of frames to the port (`to_rate`, `to_frames`, `to_limit`).
     OverLimit = "over-limit",
 }

@@ -1,6 +1,8 @@
 //! Ports that are not VMs, and the export of samples.
 //!
 //! - [`tap`]: a TAP device of the host, with checksum and segmentation offload;
+//! - [`packet`]: an interface of the host, a physical NIC for one, by a packet socket;
+//! - [`xdp`]: the same by XDP sockets, past the host's stack;
 //! - [`stream`]: a UNIX socket with QEMU's `-netdev stream` framing (passt, gvproxy, QEMU);
 //! - [`pcap`]: a capture file, written while frames pass;
 //! - [`sflow`]: samples of frames and counters, sent to a collector.
@@ -17,6 +19,8 @@
 
 mod inbox;
 pub mod keep;
+mod link;
+pub mod packet;
 pub mod pcap;
 pub mod sflow;
 pub mod stream;
@@ -26,6 +30,9 @@ pub mod tap;
 #[cfg(test)]
 mod tests;
 mod thread_control;
+mod vnet_header;
+mod writer;
+pub mod xdp;
 
 use std::path::Path;
 

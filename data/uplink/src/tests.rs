@@ -1,11 +1,39 @@
-//! What the tests of the three kinds share.
+//! What the tests of all kinds share.
 
+pub(crate) mod transfer;
+pub(crate) mod veth;
+
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use vmlan_frame::{Batch, Changed, Offload, Port, Sink};
 use vmlan_ram::Slice;
+
+/// Runs `f` in a thread with its own network namespace; none if we may not have one.
+pub(crate) fn namespace<T: Send>(f: impl FnOnce() -> T + Send) -> Option<T> {
+    std::thread::scope(|s| s.spawn(|| own_namespace().then(f)).join().unwrap())
+}
+
+/// Moves this thread to a new network namespace, if it may.
+pub(crate) fn own_namespace() -> bool {
+    let outcome = crate::sys::unshare_net();
+    if let Err(e) = &outcome {
+        assert!(!required("VMLAN_REQUIRE_ROOT"), "tests of devices need root: {e}");
+        eprintln!("SKIPPED: tests of devices need root: {e}");
+    }
+    outcome.is_ok()
+}
+
+pub(crate) fn ip(args: &str) {
+    run("ip", args);
+}
+
+pub(crate) fn run(program: &str, args: &str) {
+    let status = Command::new(program).args(args.split(' ')).status().unwrap();
+    assert!(status.success(), "{program} {args}");
+}
 
 /// Keeps what it is given, and holds what it is told to.
 #[derive(Default)]
@@ -112,4 +140,8 @@ impl Random {
     pub(crate) fn fill(&mut self, bytes: &mut [u8]) {
         bytes.iter_mut().for_each(|b| *b = self.next().to_le_bytes()[3]);
     }
+}
+
+pub(crate) fn bytes_of(frames: Vec<(Vec<u8>, Offload)>) -> Vec<Vec<u8>> {
+    frames.into_iter().map(|(bytes, _)| bytes).collect()
 }

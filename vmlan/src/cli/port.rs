@@ -96,9 +96,8 @@ pub(super) fn run(args: PortArgs) -> Result<(), Failure> {
 
 /// A relative path starts in the user's directory, not in the switch's.
 fn absolute(named: &NamedAddress) -> vmlan_config::address::Address {
-    use vmlan_config::address::Kind;
     let address = named.address.clone();
-    if address.kind() == Kind::Tap {
+    if address.kind().is_interface() {
         return address;
     }
     let place = std::path::absolute(address.place())

@@ -33,7 +33,9 @@ impl Draft {
                 return Err(fail("a shorter path (at most 107 bytes)"));
             }
             Kind::Nat if place.parse::<Network>().is_err() => return Err(fail(kind.place())),
-            Kind::Tap if !is_interface_name(place) => return Err(fail(kind.place())),
+            _ if kind.is_interface() && !is_interface_name(place) => {
+                return Err(fail(kind.place()));
+            }
             _ => {}
         }
         Ok(Self { kind, place: place.into(), values: Values::default() })

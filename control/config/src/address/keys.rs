@@ -100,7 +100,7 @@ const LINK_MTU: Key = key(
     "mtu",
     Takes::Short(68, 9216),
     "bytes of the longest packet that the link behind it carries; the senders of longer ones are \
-        told (default for tap: the device's MTU if that is below 1500, else any)",
+        told (default for tap:, packet: and xdp: the device's MTU if that is below 1500, else any)",
 );
 
 const TAP: &[Key] = &[
@@ -110,6 +110,18 @@ const TAP: &[Key] = &[
         "offload",
         Takes::OnOff,
         "take unfinished checksums and segments from the host (default on)",
+    ),
+];
+
+const PACKET: &[Key] = &[LINK_MTU];
+
+const XDP: &[Key] = &[
+    LINK_MTU,
+    key("queues", Takes::Short(1, 64), "queues of the interface, from the first on (default: all)"),
+    key(
+        "zerocopy",
+        Takes::OnOff,
+        "its device writes to the switch's memory: on, off, or (default) if it can",
     ),
 ];
 
@@ -244,8 +256,8 @@ pub const POLICY: &[Key] = &[
     key(
         "announce",
         Takes::OnOff,
-        "guests are announced to it when their drivers become ready (default: on for tap: and for \
-            ports that others name as uplink)",
+        "guests are announced to it when their drivers become ready (default: on for tap:, \
+            packet: and xdp:, and for ports that others name as uplink)",
     ),
     key("from_rate", Takes::Rate, "bits a second it may send, 64kbit to 400Gbit, like 2.5Gbit"),
     key("from_frames", Takes::Count, "frames a second it may send"),
@@ -296,6 +308,8 @@ impl Kind {
             Self::VhostUser => VHOST_USER,
             Self::VfioUser => VFIO_USER,
             Self::Tap => TAP,
+            Self::Packet => PACKET,
+            Self::Xdp => XDP,
             Self::Stream => STREAM,
             Self::Pcap => PCAP,
             Self::Nat => NAT,
@@ -320,7 +334,9 @@ impl Kind {
         let own: &[&str] = match self {
             Self::VfioUser => &["mode", "link", "irq_rate_max", "ip"],
             Self::VhostUser => &["mode", "mac", "irq_rate_max", "ip"],
-            Self::Tap | Self::Stream | Self::Pcap => &["mode", "mac", "ip", "mtu"],
+            Self::Tap | Self::Packet | Self::Xdp | Self::Stream | Self::Pcap => {
+                &["mode", "mac", "ip", "mtu"]
+            }
             Self::Nat => &[
                 "domain",
                 "dns",

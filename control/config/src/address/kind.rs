@@ -15,6 +15,10 @@ pub enum Kind {
     VfioUser,
     /// A TAP device of this host.
     Tap,
+    /// An interface of this host, by a packet socket.
+    Packet,
+    /// An interface of this host, by XDP sockets.
+    Xdp,
     /// QEMU's `-netdev stream` framing over a UNIX socket.
     Stream,
     /// A capture file that other ports are mirrored into.
@@ -25,8 +29,16 @@ pub enum Kind {
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 6] =
-        [Self::VhostUser, Self::VfioUser, Self::Tap, Self::Stream, Self::Pcap, Self::Nat];
+    pub const ALL: [Self; 8] = [
+        Self::VhostUser,
+        Self::VfioUser,
+        Self::Tap,
+        Self::Packet,
+        Self::Xdp,
+        Self::Stream,
+        Self::Pcap,
+        Self::Nat,
+    ];
 
     /// Its word.
     pub const fn name(self) -> &'static str {
@@ -34,6 +46,8 @@ impl Kind {
             Self::VhostUser => "vhost-user",
             Self::VfioUser => "vfio-user",
             Self::Tap => "tap",
+            Self::Packet => "packet",
+            Self::Xdp => "xdp",
             Self::Stream => "stream",
             Self::Pcap => "pcap",
             Self::Nat => "nat",
@@ -44,13 +58,20 @@ impl Kind {
     pub const fn place(self) -> &'static str {
         match self {
             Self::VhostUser | Self::VfioUser | Self::Stream => "the path of a UNIX socket",
-            Self::Tap => "the name of a network interface (1 to 15 characters)",
+            Self::Tap | Self::Packet | Self::Xdp => {
+                "the name of a network interface (1 to 15 characters)"
+            }
             Self::Pcap => "the path of a file",
             Self::Nat => "an IPv4 network of 16 to 29 bits, like 10.77.0.0/24,",
         }
     }
 
-    fn names() -> [&'static str; 6] {
+    /// True if the place is a network interface of this host: its port is a way out.
+    pub const fn is_interface(self) -> bool {
+        matches!(self, Self::Tap | Self::Packet | Self::Xdp)
+    }
+
+    fn names() -> [&'static str; 8] {
         Self::ALL.map(Self::name)
     }
 }

@@ -17,6 +17,10 @@ pub enum Spec {
     VhostUser(VhostUser),
     VfioUser(VfioUser),
     Tap(Tap),
+    /// An interface, by a packet socket.
+    Packet(Packet),
+    /// An interface, by XDP sockets.
+    Xdp(Xdp),
     /// QEMU's `-netdev stream` framing.
     Stream(Stream),
     Pcap(Pcap),
@@ -104,6 +108,24 @@ pub struct Tap {
     /// Take unfinished checksums and segments from the host.
     pub offload: bool,
     /// Bytes of the longest packet; `None`: the device's MTU.
+    pub mtu: Option<u16>,
+}
+
+/// Keys of an interface by a packet socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Packet {
+    /// Bytes of the longest packet; `None`: the interface's MTU.
+    pub mtu: Option<u16>,
+}
+
+/// Keys of an interface by XDP sockets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Xdp {
+    /// Queues of the interface, from the first on; `None`: all there are.
+    pub queues: Option<u16>,
+    /// Its device writes to our memory; `None`: if it can.
+    pub zero_copy: Option<bool>,
+    /// Bytes of the longest packet; `None`: the interface's MTU.
     pub mtu: Option<u16>,
 }
 
@@ -228,6 +250,12 @@ impl Spec {
             Kind::Tap => Self::Tap(Tap {
                 queues: values.short("queues").unwrap_or(1),
                 offload: values.on("offload").unwrap_or(true),
+                mtu: values.short("mtu"),
+            }),
+            Kind::Packet => Self::Packet(Packet { mtu: values.short("mtu") }),
+            Kind::Xdp => Self::Xdp(Xdp {
+                queues: values.short("queues"),
+                zero_copy: values.on("zerocopy"),
                 mtu: values.short("mtu"),
             }),
             Kind::Stream => Self::Stream(Stream { connect, mode, mac, mtu: values.short("mtu") }),

@@ -7,7 +7,7 @@ use super::*;
 
 /// Something like an address.
 const STRANGE_ADDRESS: &str = concat!(
-    r"(vhost-user|vfio-user|tap|stream|pcap)?:?[ -~,=\n]{0,24}",
+    r"(vhost-user|vfio-user|tap|packet|xdp|stream|pcap)?:?[ -~,=\n]{0,24}",
     r"((,,?)(queues|mode|group|ports|mac|connect|poll_idle|irq_rate_max|macs|ips|trunk|vlan|",
     r"native|reach|uplink|to_rate|from_frames|watch)=?[0-9a-zGM+:,./-]{0,18}){0,3}"
 );
@@ -127,6 +127,9 @@ fn text_and_address_go_both_ways() {
         "vhost-user:/run/vm1.sock",
         "vhost-user:/run/a,,b.sock,connect,group=a=b,mode=0600,queues=4",
         "tap:vmlan0,queues=2",
+        "packet:eth1,announce=off,mtu=9000,trunk=all",
+        "xdp:eth1,mtu=1400,queues=4,zerocopy=off",
+        "xdp:eth1,zerocopy",
         "vfio-user:/run/vm2.sock",
         "vfio-user:/r,doorbell=mapped,irq_rate_max=8000,link=down,model=e1000,poll_idle=250us",
         "vhost-user:/r,memory=disk",
@@ -161,11 +164,14 @@ const WRONG: &[(&str, &str)] = &[
     ("", "is not a valid address"),
     ("tap", "write KIND:PLACE"),
     ("vhostuser:/a", "did you mean 'vhost-user'?"),
-    ("usb:/a", "valid: vhost-user, vfio-user, tap, stream, pcap"),
+    ("usb:/a", "valid: vhost-user, vfio-user, tap, packet, xdp, stream, pcap"),
     ("tap:", "name of a network interface"),
     ("tap:a-name-that-is-too-long", "1 to 15"),
     ("tap:a/b", "1 to 15"),
     ("tap:tap%d", "1 to 15"),
+    ("packet:eth:1", "name of a network interface"),
+    ("xdp:eth1,queues=65", "a number from 1 to 64"),
+    ("packet:eth1,queues=2", "'queues' is not a key of packet"),
     ("vhost-user:", "path of a UNIX socket"),
     ("vhost-user:/a,queue=2", "did you mean 'queues'?"),
     ("vhost-user:/a,", "'' is not a key"),

@@ -270,7 +270,7 @@ pub fn no_doubles<'a>(
             let text = "the name is given twice: choose another".to_owned();
             return Err(conflict(name, None, Cause::Exists, text));
         }
-        if let Some(other) = places.insert((address.kind().name(), address.place()), name) {
+        if let Some(other) = places.insert(address.site(), name) {
             let text = format!(
                 "'{}' is the place of port {other} already: give it its own",
                 address.place()

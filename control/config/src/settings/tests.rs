@@ -28,6 +28,7 @@ fn doubles_and_wild_numbers_are_refused() {
     let ports = |p: &[&str]| settings("[port.a]\naddress = 'tap:a'\n", api(), p).unwrap_err();
     assert!(ports(&["a=tap:b"]).contains("port a: the name is given twice"));
     assert!(ports(&["b=tap:a"]).contains("'a' is the place of port a already"));
+    assert!(ports(&["b=packet:a"]).contains("'a' is the place of port a already"));
     let file = "[port.z]\naddress = 'tap:x'\n[port.a]\naddress = 'tap:x'\n";
     let error = settings(file, api(), &[]).unwrap_err();
     assert!(error.starts_with("f:4: port a: 'x' is the place of port z already"), "{error}");

@@ -82,9 +82,7 @@ impl Known<'_> {
                      `vmlan port set {name} KEY=VALUE`, or `vmlan limit set` for to_limit"
                 ),
             ),
-            Reason::LinkDown => {
-                (None, format!("attach a VM to it (`vmlan vm-args {name}`), or start its driver"))
-            }
+            Reason::LinkDown => (None, self.bring_up(by)),
             Reason::TooLong if told_too_long(explanation) => (
                 self.keys(by, &["mtu"]),
                 "nothing, if its sender learns from ICMP; give the guest the link's MTU (mtu=, or \
@@ -94,6 +92,19 @@ impl Known<'_> {
             Reason::NotAllowed => self.pinned(explanation),
             Reason::NoReceiver => self.nobody(source, explanation),
             other => (None, plain(other).into()),
+        }
+    }
+
+    /// How a port that is down comes up.
+    fn bring_up(&self, by: PortId) -> String {
+        let name = self.name(by);
+        let address = self.ports.iter().find(|p| p.0 == by).map(|p| p.2);
+        match address.filter(|address| address.kind().is_interface()) {
+            Some(address) => format!(
+                "`ip link set {} up`, and its cable; `vmlan port list` says what is wrong with it",
+                address.place()
+            ),
+            None => format!("attach a VM to it (`vmlan vm-args {name}`), or start its driver"),
         }
     }
 
@@ -189,11 +200,8 @@ impl Known<'_> {
         };
         if let Some(down) = refused(Check::Link) {
             let name = self.name(down);
-            let text = format!(
-                "{name} would accept it, but is down: attach a VM to it (`vmlan vm-args {name}`), \
-                 or start its driver"
-            );
-            return (None, text);
+            let fix = self.bring_up(down);
+            return (None, format!("{name} would accept it, but is down: {fix}"));
         }
         match refused(Check::Vlan) {
             Some(other) => self.other_vlans(source, other, explanation.domain),

@@ -327,7 +327,13 @@ fn nobody_in_the_vlan_is_told_with_the_key() {
     assert!(text.ends_with("`vmlan port set vm0 vlan=20`"), "{text}");
     let steps = vec![outside(1), out(2, Finding::LinkDown)];
     let (_, text) = fix(&["tap:t0,vlan=10", "tap:t1", "tap:t2,vlan=10"], ten, steps);
-    assert!(text.starts_with("vm2 would accept it, but is down"), "{text}");
+    assert!(text.starts_with("vm2 would accept it, but is down: `ip link set t2 up`"), "{text}");
+    let steps = vec![out(1, Finding::LinkDown)];
+    let (_, text) = fix(&["tap:t0", "vhost-user:/a.sock"], Domain::OPEN, steps);
+    assert!(
+        text.ends_with("attach a VM to it (`vmlan vm-args vm1`), or start its driver"),
+        "{text}"
+    );
 }
 
 #[test]

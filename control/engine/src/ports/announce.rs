@@ -115,13 +115,13 @@ impl Ports {
         self.announcer.wait(now).map(Duration::from_nanos)
     }
 
-    /// The uplinks that hear announcements: those that say so, TAP devices, and ports that others
-    /// name.
+    /// The uplinks that hear announcements: those that say so, devices of the host, and ports that
+    /// others name.
     fn hearing(&self) -> Vec<&Entry> {
         let named = self.entries.iter().filter_map(|e| e.address.policy().uplink.as_ref());
         let named: BTreeSet<_> = named.collect();
         let hears = |e: &&Entry| {
-            let usual = || e.address.kind() == Kind::Tap || named.contains(&e.name);
+            let usual = || e.address.kind().is_interface() || named.contains(&e.name);
             let policy = e.address.policy();
             e.id.is_some() && !policy.is_watcher() && policy.announce.unwrap_or_else(usual)
         };

@@ -50,7 +50,7 @@ struct Steps {
 fn place(address: &Address) -> (u8, String) {
     let sort = match address.kind() {
         Kind::VhostUser | Kind::VfioUser | Kind::Stream => 0,
-        Kind::Tap | Kind::Nat => 1,
+        Kind::Tap | Kind::Packet | Kind::Xdp | Kind::Nat => 1,
         Kind::Pcap => 2,
     };
     (sort, address.place().to_owned())

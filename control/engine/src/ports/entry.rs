@@ -9,7 +9,7 @@ use super::open::Opened;
 use super::policy::Kept;
 use crate::info::PortInfo;
 use crate::socket_mode;
-use vmlan_config::address::{Address, PortName, Spec, Stream, Tap};
+use vmlan_config::address::{Address, Packet, PortName, Spec, Stream, Tap, Xdp};
 use vmlan_config::refusal::{Cause, Refusal};
 
 /// A port, and what outlives its being closed and opened again.
@@ -42,7 +42,9 @@ impl Entry {
     /// Bytes of the longest packet that the link behind it carries, if it is no common one.
     pub(super) fn mtu(&self) -> Option<u16> {
         match self.address.spec() {
-            Spec::Tap(Tap { mtu, .. }) => mtu.or_else(|| self.opened.mtu().filter(|n| *n < 1500)),
+            Spec::Tap(Tap { mtu, .. })
+            | Spec::Packet(Packet { mtu })
+            | Spec::Xdp(Xdp { mtu, .. }) => mtu.or_else(|| self.opened.mtu().filter(|n| *n < 1500)),
             Spec::Stream(Stream { mtu, .. }) => *mtu,
             _ => None,
         }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use vmlan_attach::{Files, vfio_user, vhost_user};
 use vmlan_frame::{Changed, Mirror, Port, error_chain};
 use vmlan_keeper::hold::{Held, Hold, HoldError};
-use vmlan_uplink::{pcap, stream, tap};
+use vmlan_uplink::{packet, pcap, stream, tap, xdp};
 
 use vmlan_config::address::{Address, Doorbell, Model, PortName, Spec, VfioUser, VhostUser};
 use vmlan_config::gateway::GatewayCounters;
@@ -75,6 +75,8 @@ pub(super) enum Opened {
     Vm(vhost_user::VhostUser),
     Nic(vfio_user::VfioUser),
     Tap(tap::Tap),
+    Packet(packet::Packet),
+    Xdp(xdp::Xdp),
     Stream(stream::Stream),
     Pcap(pcap::Pcap),
     Nat(Box<Nat>),
@@ -125,6 +127,17 @@ impl Opened {
                 };
                 tap::open(config, changed.clone()).map(Self::Tap).map_err(|e| error_chain(&e))
             }
+            Spec::Packet(_) => {
+                let config = packet::Config { label, name: address.place().to_owned() };
+                let opened = packet::open(&config, changed.clone());
+                opened.map(Self::Packet).map_err(|e| error_chain(&e))
+            }
+            Spec::Xdp(spec) => {
+                let (queues, zero_copy) = (spec.queues, spec.zero_copy);
+                let name = address.place().to_owned();
+                let config = xdp::Config { label, name, queues, zero_copy };
+                xdp::open(config, changed.clone()).map(Self::Xdp).map_err(|e| error_chain(&e))
+            }
             Spec::Stream(spec) => {
                 let (connect, mode) = (spec.connect, spec.mode);
                 let keepers = Arc::new(Keepers);
@@ -151,6 +164,8 @@ impl Opened {
             Self::Vm(p) => p.port(),
             Self::Nic(p) => p.port(),
             Self::Tap(p) => p.port(),
+            Self::Packet(p) => p.port(),
+            Self::Xdp(p) => p.port(),
             Self::Stream(p) => p.port(),
             Self::Pcap(p) => p.port(),
             Self::Nat(p) => p.vm().port(),
@@ -159,12 +174,15 @@ impl Opened {
         }
     }
 
-    /// The MTU of a TAP device.
+    /// The MTU of a device of the host.
     pub(super) fn mtu(&self) -> Option<u16> {
-        match self {
-            Self::Tap(p) => p.mtu().and_then(|mtu| u16::try_from(mtu).ok()),
+        let mtu = match self {
+            Self::Tap(p) => p.mtu(),
+            Self::Packet(p) => p.mtu(),
+            Self::Xdp(p) => p.mtu(),
             _ => None,
-        }
+        };
+        mtu.and_then(|mtu| u16::try_from(mtu).ok())
     }
 
     /// False for a capture file: it watches, and no frame is addressed to it.
@@ -193,6 +211,8 @@ impl Opened {
             Self::Vm(p) => p.details(),
             Self::Nic(p) => p.details(),
             Self::Tap(p) => p.details(),
+            Self::Packet(p) => p.details(),
+            Self::Xdp(p) => p.details(),
             Self::Stream(p) => p.details(),
             Self::Pcap(p) => p.details(),
             Self::Nat(p) => p.details(),
@@ -263,6 +283,8 @@ impl Opened {
             Self::Vm(p) => p.close(),
             Self::Nic(p) => p.close(),
             Self::Tap(p) => p.close(),
+            Self::Packet(p) => p.close(),
+            Self::Xdp(p) => p.close(),
             Self::Stream(p) => p.close(),
             Self::Pcap(p) => p.close(),
             Self::Nat(p) => p.close(),

@@ -133,7 +133,7 @@ fn discard_code(reason: Reason) -> u32 {
     const SHAPING: u32 = 261;
     const TOO_BIG: u32 = 262;
     match reason {
-        Reason::ReceiverFull => NO_BUFFER,
+        Reason::ReceiverFull | Reason::Overrun => NO_BUFFER,
         Reason::OverLimit | Reason::Storm => SHAPING,
         Reason::TooLong => TOO_BIG,
         Reason::NotAllowed

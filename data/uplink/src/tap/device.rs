@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use vmlan_frame::Offloads;
 
-use super::{Config, header};
-use crate::sys;
+use super::Config;
+use crate::{sys, vnet_header};
 
 const MAX_QUEUES: u16 = 256; // The most queues a TAP device has (kernel: `MAX_TAP_QUEUES`).
 
@@ -137,7 +137,7 @@ pub(super) fn open(config: &Config) -> Result<Device, TapError> {
     let queues = attach_all(config)?;
     let mut uso = true;
     for q in &queues {
-        sys::tun_set_header(q.as_fd(), header::LEN_FOR_IOCTL).map_err(fail)?;
+        sys::tun_set_header(q.as_fd(), vnet_header::LEN_FOR_IOCTL).map_err(fail)?;
         uso &= set_offload(q, config.offload).map_err(fail)?;
     }
     if ours && let Err(e) = sys::link_set_up(socket.as_fd(), &config.name) {

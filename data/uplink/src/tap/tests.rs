@@ -1,34 +1,30 @@
 //! Real devices in network namespaces of their own (as root), and sockets that play a device.
+use std::io;
+use std::net::UdpSocket;
 use std::os::unix::net::UnixDatagram;
-use std::process::Command;
-use std::sync::mpsc::channel;
-use std::thread;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
-use vmlan_frame::{Gso, Offload};
+use vmlan_frame::{Gso, MIN_FRAME, Offload};
+use vmlan_ram::Slice;
 
 use super::*;
-use crate::tests::{Keep, counted, frame, push, required, wait};
+use crate::tests::transfer::{Host, sum, transfer};
+use crate::tests::{Keep, counted, frame, ip, push, required, wait};
 
-mod transfer;
-
-/// Runs `f` in a thread with its own network namespace; none if we may not have one.
+/// Runs `f` in a thread with its own network namespace and TAP devices; none if we may not.
 fn namespace<T: Send>(f: impl FnOnce() -> T + Send) -> Option<T> {
-    thread::scope(|s| s.spawn(|| allowed().then(f)).join().unwrap())
+    crate::tests::namespace(|| allowed().then(f)).flatten()
 }
 
-/// Moves this thread to a new namespace, if it may.
+/// True if there are TAP devices for us.
 fn allowed() -> bool {
-    let outcome = sys::unshare_net().and_then(|()| std::fs::metadata("/dev/net/tun").map(drop));
+    let outcome = std::fs::metadata("/dev/net/tun");
     if let Err(e) = &outcome {
-        assert!(!required("VMLAN_REQUIRE_ROOT"), "TAP tests need root: {e}");
-        eprintln!("SKIPPED: TAP tests need root: {e}");
+        assert!(!required("VMLAN_REQUIRE_ROOT"), "TAP tests need /dev/net/tun: {e}");
+        eprintln!("SKIPPED: TAP tests need /dev/net/tun: {e}");
     }
     outcome.is_ok()
-}
-
-fn ip(args: &str) {
-    let status = Command::new("ip").args(args.split(' ')).status().unwrap();
-    assert!(status.success(), "ip {args}");
 }
 
 /// Opens `vmlan0` here, with an address on the host's side.
@@ -44,15 +40,15 @@ fn host(address: &str, queues: u16, offload: bool) -> Tap {
 fn fake() -> (TapPort, UnixDatagram) {
     let (ours, kernel) = UnixDatagram::pair().unwrap();
     ours.set_nonblocking(true).unwrap();
-    let port = TapPort::new(Config::new("fake"), counted().1, Wake::new().unwrap());
+    let port = TapPort::new(Config::new("fake"), counted().1).unwrap();
     let queues = vec![Arc::new(OwnedFd::from(ours))];
     port.install(device::Device { queues, offloads: Offloads::ALL });
-    port.up.store(true, Ordering::SeqCst);
+    port.link.up.store(true, Ordering::SeqCst);
     (port, kernel)
 }
 
 fn message(frame: &[u8]) -> Vec<u8> {
-    [&[0; header::LEN], frame].concat()
+    [&[0; vnet_header::LEN], frame].concat()
 }
 
 fn pull_now(port: &TapPort, limit: usize) -> Keep {
@@ -86,25 +82,25 @@ fn header_round_trips() {
             csum_offset: 16,
             csum_valid: false,
         };
-        assert_eq!(header::parse(&header::emit(&o)), Ok(o));
+        assert_eq!(vnet_header::parse(&vnet_header::emit(&o)), Ok(o));
     }
     let valid = Offload { csum_valid: true, ..Offload::NONE };
-    assert_eq!(header::parse(&header::emit(&valid)), Ok(valid));
+    assert_eq!(vnet_header::parse(&vnet_header::emit(&valid)), Ok(valid));
     for kind in (0..=255u8).filter(|k| ![0, 1, 4, 5].contains(&(k & 0x7f))) {
         let h = [0, kind, 0, 0, 0, 0, 0, 0, 0, 0];
-        assert_eq!(header::parse(&h), Err(Reason::BadOffload), "kind {kind}");
+        assert_eq!(vnet_header::parse(&h), Err(Reason::BadOffload), "kind {kind}");
     }
 }
 
 #[test]
 fn a_message_shorter_than_its_header() {
     let (port, kernel) = fake();
-    for len in 0..header::LEN + MIN_FRAME {
+    for len in 0..vnet_header::LEN + MIN_FRAME {
         kernel.send(&vec![0; len]).unwrap();
         assert_eq!(pull_now(&port, 256).frames.len(), 0, "{len} bytes");
     }
-    let input = &port.counters.input;
-    assert_eq!(input.dropped(Reason::Runt), (header::LEN + MIN_FRAME) as u64);
+    let input = &port.link.counters.input;
+    assert_eq!(input.dropped(Reason::Runt), (vnet_header::LEN + MIN_FRAME) as u64);
     kernel.send(&message(&frame(1, MIN_FRAME))).unwrap();
     assert_eq!(pull_now(&port, 256).frames[0].0, frame(1, MIN_FRAME));
 }
@@ -112,7 +108,7 @@ fn a_message_shorter_than_its_header() {
 #[test]
 fn headers_that_lie_cost_their_frame() {
     let (port, kernel) = fake();
-    let lies: [[u8; header::LEN]; 4] = [
+    let lies: [[u8; vnet_header::LEN]; 4] = [
         [1, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff],
         [0, 3, 0, 0, 0, 0, 0, 0, 0, 0],
         [0, 1, 0, 0, 1, 0, 0, 0, 0, 0],
@@ -123,7 +119,7 @@ fn headers_that_lie_cost_their_frame() {
     }
     kernel.send(&message(&frame(2, 200))).unwrap();
     assert_eq!(pull_now(&port, 256).frames.len(), 1);
-    assert_eq!(port.counters.drops().map(|(_, n)| n).sum::<u64>(), 4);
+    assert_eq!(port.link.counters.drops().map(|(_, n)| n).sum::<u64>(), 4);
 }
 
 #[test]
@@ -134,17 +130,17 @@ fn no_errno_ends_more_than_its_frame() {
     for _ in 0..3 {
         assert_eq!(push(&port, &[(&f, Offload::NONE), (&f, Offload::NONE)]), 2);
     }
-    assert_eq!(port.counters.output.dropped(Reason::DeviceError), 6);
+    assert_eq!(port.link.counters.output.dropped(Reason::DeviceError), 6);
     for (errno, reason) in [
         (libc::EIO, Reason::LinkDown),
         (libc::EBADFD, Reason::LinkDown),
         (libc::EINVAL, Reason::DeviceError),
         (libc::EAGAIN, Reason::ReceiverFull),
         (libc::ENOMEM, Reason::DeviceError),
-        (libc::ENOBUFS, Reason::DeviceError),
+        (libc::ENOBUFS, Reason::ReceiverFull),
         (libc::EFAULT, Reason::DeviceError),
     ] {
-        assert_eq!(port.refused(&io::Error::from_raw_os_error(errno)), reason);
+        assert_eq!(port.link.refused(&io::Error::from_raw_os_error(errno)), reason);
     }
 }
 
@@ -349,8 +345,95 @@ fn random_messages_do_no_harm() {
         let (mut batch, mut keep) = (Batch::new(), Keep::default());
         port.pull(&mut batch, 1 + random.below(256), &mut keep);
     }
-    let (input, _) = port.counters.snapshot();
-    let dropped: u64 = port.counters.drops().map(|(_, n)| n).sum();
+    let (input, _) = port.link.counters.snapshot();
+    let dropped: u64 = port.link.counters.drops().map(|(_, n)| n).sum();
     assert_eq!(input.frames + dropped, 2000, "every message became a frame or a counted drop");
     assert!(input.frames > 100 && dropped > 100);
+}
+
+#[test]
+fn tcp_with_offloads_on_and_off() {
+    for (queues, offloads) in
+        [(1, [true, true]), (1, [false, false]), (1, [true, false]), (4, [false, true])]
+    {
+        let joined = |offload| {
+            move |address: &str| -> Host {
+                let tap = allowed().then(|| host(address, queues, offload))?;
+                Some((tap.port(), Box::new(tap)))
+            }
+        };
+        let Some(seen) = transfer(joined(offloads[0]), joined(offloads[1])) else { return };
+        for (on, (gso, csum)) in offloads.iter().zip(seen) {
+            assert_eq!(*on, gso > 0, "segmentation left to us: {gso} frames, {offloads:?}");
+            assert_eq!(*on, csum > 0, "checksums left to us: {csum} frames, {offloads:?}");
+        }
+    }
+}
+
+/// A UDP datagram from 10.9.8.2 to port 7001 of 10.9.8.1; the checksum field holds `csum` of the
+/// pseudo-header's sum and the datagram's.
+fn udp(payload: &[u8], csum: impl Fn(u16, u16) -> u16) -> Vec<u8> {
+    let udp_len = u16::try_from(8 + payload.len()).unwrap();
+    let mut f = [[0xff; 6], [0x52, 0x54, 0, 0, 0, 2]].concat();
+    f.extend([8, 0, 0x45, 0]);
+    f.extend((20 + udp_len).to_be_bytes());
+    f.extend([0, 1, 0, 0, 64, 17, 0, 0, 10, 9, 8, 2, 10, 9, 8, 1]);
+    let header = !sum(&f[14..34]);
+    f[24..26].copy_from_slice(&header.to_be_bytes());
+    let pseudo = [&f[26..34], &[0, 17], &udp_len.to_be_bytes()].concat();
+    f.extend([0x1b, 0x58, 0x1b, 0x59]);
+    f.extend(udp_len.to_be_bytes());
+    f.extend([0, 0]);
+    f.extend(payload);
+    let field = csum(sum(&pseudo), sum(&[&pseudo[..], &f[34..]].concat()));
+    f[40..42].copy_from_slice(&field.to_be_bytes());
+    f
+}
+
+#[test]
+fn the_kernel_finishes_our_checksums_and_checks_the_others() {
+    namespace(|| {
+        let tap = host("10.9.8.1", 1, true);
+        let port = tap.port();
+        let socket = UdpSocket::bind("10.9.8.1:7001").unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        let partial = Offload { needs_csum: true, csum_start: 34, csum_offset: 6, ..Offload::NONE };
+        let wrong = udp(b"wrong", |_, full| !full ^ 1);
+        let full = udp(b"full", |_, full| !full);
+        let unfinished = udp(b"partial", |pseudo, _| pseudo);
+        push(&*port, &[(&wrong, Offload::NONE), (&full, Offload::NONE), (&unfinished, partial)]);
+        let mut buf = [0; 100];
+        for expected in [&b"full"[..], b"partial"] {
+            let n = socket.recv(&mut buf).unwrap();
+            assert_eq!(&buf[..n], expected);
+        }
+    });
+}
+
+#[test]
+fn the_host_leaves_udp_checksums_to_us_only_if_asked() {
+    for offload in [true, false] {
+        namespace(move || {
+            let tap = host("10.9.8.1", 1, offload);
+            ip("neighbor add 10.9.8.2 lladdr 52:54:00:00:00:02 dev vmlan0");
+            let socket = UdpSocket::bind("10.9.8.1:7001").unwrap();
+            socket.send_to(b"hello", "10.9.8.2:7000").unwrap();
+            let ours = |f: &[u8]| f.len() == 47 && f[12..14] == [8, 0];
+            let port = tap.port();
+            let (mut batch, mut keep) = (Batch::new(), Keep::default());
+            wait("the datagram", || {
+                port.pull(&mut batch, 256, &mut keep);
+                keep.frames.iter().any(|(f, _)| ours(f))
+            });
+            let (f, o) = keep.frames.iter().find(|(f, _)| ours(f)).unwrap();
+            assert_eq!(o.needs_csum, offload);
+            let pseudo = [&f[26..34], &[0, 17, 0, 13]].concat();
+            if offload {
+                assert_eq!((o.csum_start, o.csum_offset), (34, 6));
+                assert_eq!(f[40..42], sum(&pseudo).to_be_bytes());
+            } else {
+                assert_eq!(sum(&[&pseudo[..], &f[34..]].concat()), 0xffff);
+            }
+        });
+    }
 }

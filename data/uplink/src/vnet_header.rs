@@ -1,5 +1,5 @@
-//! The virtio-net header that a TAP device puts before each frame (virtio 1.2 section 5.1.6,
-//! without `num_buffers`), in the host's byte order: the legacy form, TAP's default.
+//! The virtio-net header that TAP devices and packet sockets put before each frame (virtio 1.2
+//! section 5.1.6, without `num_buffers`), in the host's byte order: the legacy form, their default.
 
 use vmlan_frame::{Gso, Offload, Reason};
 

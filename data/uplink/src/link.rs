@@ -1,0 +1,266 @@
+//! What all ports on an interface of the host share: the link's state, and the thread that watches
+//! it.
+//!
+//! *Link down*: the port is down, and up again when the link is. *Deleted*: the port goes down, and
+//! is attached again as soon as that works. Links are watched by netlink, and the worker's own
+//! errors are believed too.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags};
+use vmlan_frame::{Changed, Counters, Details, Offloads, Port, Reason};
+use vmlan_sandbox::Thread;
+
+use crate::sys;
+use crate::thread_control::{Wake, Wanted, lock};
+
+const RETRY: Duration = Duration::from_secs(1); // Time between attempts to get the device back.
+
+/// A port on an interface, as its thread sees it.
+pub(crate) trait Interface: Port + 'static {
+    /// Whose list of system calls its thread has.
+    const THREAD: Thread;
+    /// The flags of an interface that is up.
+    const UP: libc::c_int;
+
+    fn link(&self) -> &Link;
+
+    fn attached(&self) -> bool;
+
+    /// The device's present name; none if it is gone. `socket` takes requests.
+    fn name(&self, socket: BorrowedFd<'_>) -> Option<String>;
+
+    /// Attaches to the device of the configured name.
+    ///
+    /// # Errors
+    /// One line that says why not.
+    fn attach(&self, socket: BorrowedFd<'_>) -> Result<(), String>;
+
+    /// Lets the device go: no frame of it is lent or being written when this returns.
+    fn detach(&self);
+
+    /// What it says of itself beside what is said of any interface.
+    fn more_details(&self) -> Details;
+}
+
+/// The state of a link.
+pub(crate) struct Link {
+    label: String,
+    /// The configured name.
+    pub(crate) interface: String,
+    changed: Changed,
+    wake: Wake,
+    pub(crate) wanted: Wanted,
+    pub(crate) counters: Counters,
+    offloads: AtomicU8,
+    version: AtomicU64,
+    pub(crate) up: AtomicBool,
+    /// Some call said that the device is gone.
+    gone: AtomicBool,
+    /// The last look at every queue found nothing, so the next frame makes an edge in epoll.
+    pub(crate) drained: AtomicBool,
+    /// The device's MTU; 0: unknown.
+    mtu: AtomicU32,
+    /// Why the device is not there.
+    trouble: Mutex<Option<String>>,
+}
+
+impl Link {
+    pub(crate) fn new(label: &str, interface: &str, changed: Changed) -> io::Result<Self> {
+        Ok(Self {
+            label: label.to_owned(),
+            interface: interface.to_owned(),
+            changed,
+            wake: Wake::new()?,
+            wanted: Wanted::default(),
+            counters: Counters::default(),
+            offloads: AtomicU8::new(0),
+            version: AtomicU64::new(0),
+            up: AtomicBool::new(false),
+            gone: AtomicBool::new(false),
+            drained: AtomicBool::new(false),
+            mtu: AtomicU32::new(0),
+            trouble: Mutex::new(None),
+        })
+    }
+
+    /// There is a device, which takes `offloads`.
+    pub(crate) fn found(&self, offloads: Offloads) {
+        self.offloads.store(offloads.bits(), Ordering::Release);
+        *lock(&self.trouble) = None;
+        self.replaced();
+    }
+
+    /// There is none.
+    pub(crate) fn lost(&self) {
+        *lock(&self.trouble) = Some("detached".to_owned());
+        self.replaced();
+    }
+
+    /// The queues are others now. Called under both of the port's locks.
+    fn replaced(&self) {
+        self.gone.store(false, Ordering::Release);
+        self.drained.store(false, Ordering::Release);
+        self.version.fetch_add(1, Ordering::AcqRel);
+    }
+
+    pub(crate) fn offloads(&self) -> Offloads {
+        Offloads::from_bits(self.offloads.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn is_up(&self) -> bool {
+        self.up.load(Ordering::Acquire)
+    }
+
+    /// Bytes of the longest frame, with one tag.
+    pub(crate) fn longest(&self) -> usize {
+        self.mtu.load(Ordering::Acquire) as usize + 14 + 4
+    }
+
+    pub(crate) fn version(&self) -> u64 {
+        self.version.load(Ordering::Acquire)
+    }
+
+    /// Notes whether the last look found nothing.
+    pub(crate) fn drained(&self, drained: bool) {
+        self.drained.store(drained, Ordering::Release);
+    }
+
+    /// True if frames may be waiting. Without a device nothing can wait; with one, a frame that
+    /// comes after the last look in vain makes an edge, and epoll keeps it.
+    pub(crate) fn arm(&self) -> bool {
+        self.is_up() && !self.drained.load(Ordering::Acquire)
+    }
+
+    /// A call said that the device is gone: the thread will see to it.
+    pub(crate) fn report_gone(&self) {
+        if !self.gone.swap(true, Ordering::AcqRel) {
+            self.wake.wake();
+        }
+    }
+
+    /// Why the kernel did not take a frame. No errno costs more than the frame.
+    pub(crate) fn refused(&self, e: &io::Error) -> Reason {
+        match e.raw_os_error() {
+            Some(libc::EIO | libc::ENETDOWN) => Reason::LinkDown,
+            Some(libc::EBADFD | libc::ENXIO) => {
+                self.report_gone();
+                Reason::LinkDown
+            }
+            Some(libc::EAGAIN | libc::ENOBUFS) => Reason::ReceiverFull,
+            Some(libc::EMSGSIZE) => Reason::TooLong,
+            _ => Reason::DeviceError,
+        }
+    }
+}
+
+/// A running port on an interface, with its thread. Closed when dropped.
+pub(crate) struct Running<T: Interface> {
+    pub(crate) port: Arc<T>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl<T: Interface> Running<T> {
+    /// Starts the thread of a port that is attached.
+    pub(crate) fn start(port: T) -> io::Result<Self> {
+        let events = sys::link_events()?;
+        let port = Arc::new(port);
+        look(&*port, &events);
+        let watched = Arc::clone(&port);
+        let thread = std::thread::Builder::new()
+            .name(format!("{} {}", T::THREAD.name(), port.link().interface))
+            .spawn(move || watch(&*watched, &events))?;
+        Ok(Self { port, thread: Some(thread) })
+    }
+
+    /// Its state in words.
+    pub(crate) fn details(&self, kind: &str) -> Details {
+        let link = self.port.link();
+        let state = match (&*lock(&link.trouble), link.is_up()) {
+            (Some(trouble), _) => format!("gone: {trouble}"),
+            (None, true) => "up".to_owned(),
+            (None, false) => "link down".to_owned(),
+        };
+        let mtu = self.mtu().map_or_else(|| "unknown".to_owned(), |mtu| mtu.to_string());
+        let mut details = vec![
+            ("kind", kind.to_owned()),
+            ("state", state),
+            ("interface", link.interface.clone()),
+        ];
+        details.extend(self.port.more_details());
+        details.push(("mtu", mtu));
+        details
+    }
+
+    /// The device's MTU, if it is there and in this namespace.
+    pub(crate) fn mtu(&self) -> Option<u32> {
+        Some(self.port.link().mtu.load(Ordering::Acquire)).filter(|mtu| *mtu > 0)
+    }
+
+    /// Stops the thread and lets the device go.
+    pub(crate) fn close(&mut self) {
+        let link = self.port.link();
+        link.wake.stop();
+        if let Some(thread) = self.thread.take() {
+            // It ends at once; a panic in it has been reported by the runtime.
+            let _ = thread.join();
+            self.port.detach();
+            link.up.store(false, Ordering::Release);
+            (link.changed)();
+        }
+    }
+}
+
+impl<T: Interface> Drop for Running<T> {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// The thread: sleeps until a link changes, somebody wakes it, or it is time to retry.
+fn watch<T: Interface>(port: &T, events: &OwnedFd) {
+    vmlan_sandbox::enter(T::THREAD);
+    let wake = &port.link().wake;
+    while !wake.stopped() {
+        let mut fds =
+            [events.as_fd(), wake.fd()].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        sys::poll(&mut fds, (!port.attached()).then_some(RETRY));
+        sys::drain(events.as_fd());
+        wake.clear();
+        if !wake.stopped() {
+            look(port, events);
+        }
+    }
+}
+
+/// Finds out what became of the device, and acts on it.
+fn look<T: Interface>(port: &T, socket: &OwnedFd) {
+    let (link, socket) = (port.link(), socket.as_fd());
+    let gone = link.gone.load(Ordering::Acquire);
+    if port.attached() && (gone || port.name(socket).is_none()) {
+        log::warn!("{}: the device was deleted", link.label);
+        port.detach();
+    }
+    let mut news = false;
+    if !port.attached() {
+        match port.attach(socket) {
+            Ok(()) => news = true,
+            Err(e) => *lock(&link.trouble) = Some(e),
+        }
+    }
+    // A device moved to another namespace has no flags here; where it is still ours, it works.
+    let name = port.name(socket);
+    let mtu = name.as_ref().and_then(|n| sys::link_mtu(socket, n).ok()).unwrap_or(0);
+    news |= link.mtu.swap(mtu, Ordering::AcqRel) != mtu;
+    let flags = name.map(|n| sys::link_flags(socket, &n).unwrap_or(T::UP));
+    let up = flags.is_some_and(|f| f & T::UP == T::UP);
+    if link.up.swap(up, Ordering::AcqRel) != up || news {
+        log::info!("{}: {}", link.label, if up { "up" } else { "down" });
+        (link.changed)();
+    }
+}

@@ -1,0 +1,68 @@
+//! A veth pair: `near` is a port's interface, `far` is what a cable would lead to.
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::buffer::spare_capacity;
+use rustix::event::{Timespec, epoll};
+use rustix::net::netdevice;
+use vmlan_frame::{BATCH, Batch, Port};
+
+use super::{Keep, frame, ip, wait};
+use crate::sys;
+
+/// Makes the pair; without IPv6, both ends are silent.
+pub(crate) fn pair() {
+    for name in ["all", "default"] {
+        // A kernel without IPv6 has no such file.
+        let _ = std::fs::write(format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6"), "1");
+    }
+    ip("link add near type veth peer name far");
+    ip("link set near up");
+    ip("link set far up");
+}
+
+/// A socket on `far` that sends bytes as they are.
+pub(crate) fn far() -> OwnedFd {
+    let socket = sys::packet_socket().unwrap();
+    sys::packet_bind(socket.as_fd(), netdevice::name_to_index(&socket, "far").unwrap()).unwrap();
+    socket
+}
+
+pub(crate) fn send(socket: &OwnedFd, bytes: &[u8]) {
+    assert_eq!(rustix::io::write(socket, bytes).unwrap(), bytes.len());
+}
+
+/// A frame of a protocol that no stack answers.
+pub(crate) fn foreign(first: u8, len: usize) -> Vec<u8> {
+    let mut f = frame(first, len);
+    f[12..14].copy_from_slice(&[0x88, 0xb5]);
+    f
+}
+
+pub(crate) fn tagged(f: &[u8], tag: [u8; 4]) -> Vec<u8> {
+    [&f[..12], &tag, &f[12..]].concat()
+}
+
+/// Frames to the port at `near` ring its doorbell once it has been looked at in vain, and nothing
+/// else does.
+pub(crate) fn rings(port: &dyn Port) {
+    let far = far();
+    let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
+    let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+    let bell = port.doorbells().remove(0);
+    epoll::add(&epoll, bell.as_fd(), epoll::EventData::new_u64(0), flags).unwrap();
+    let rings = || {
+        let mut events = Vec::with_capacity(4);
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        epoll::wait(&epoll, spare_capacity(&mut events), Some(&at_once)).unwrap()
+    };
+    let (mut batch, mut keep) = (Batch::new(), Keep::default());
+    for _ in 0..100 {
+        while port.pull(&mut batch, BATCH, &mut keep) > 0 {}
+        assert!(!port.arm());
+        rings();
+        assert_eq!(rings(), 0, "silence costs nothing");
+        send(&far, &foreign(2, 60));
+        wait("a ring", || rings() > 0);
+    }
+    assert_eq!(keep.frames.len(), 99);
+}
