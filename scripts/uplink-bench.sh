@@ -2,7 +2,8 @@
 # Measures uplinks beside each other in one run: `tap:`, and `packet:` and `xdp:` on a veth pair.
 # Frames of 60 and 1514 bytes to and from the uplink, in thousands per CPU second of the switch and
 # per second that its worker spent on them, and TCP of a guest with all offloads in Gbit/s and Gbit
-# per CPU second. Needs root for namespaces; traffic stays on this machine.
+# per CPU second, also over a TAP without any. Needs root for namespaces; traffic stays on this
+# machine.
 #
 #   scripts/uplink-bench.sh [ROUNDS [SECONDS]]          VMLAN=path of vmlan
 #
@@ -111,21 +112,27 @@ frames() { # uplink, direction, bytes
   end_all
 }
 
-tcp() { # uplink, direction of the bytes
-  local guest used measured
+tcp() { # uplink, or tap-bare: without offloads at both ends; direction of the bytes
+  local guest used measured kind=${1%-bare} end
   namespace; guest=$holder
   namespace; ns=$holder
   local server=$holder
-  interface "$1"
-  switch one "g=tap:guest0" "u=$1:near"
+  interface "$kind"
+  switch one "g=tap:guest0" "u=$kind:near"
   measured=$switch
-  if [ "$1" = tap ]; then namespace; server=$holder; fi
+  if [ "$kind" = tap ]; then namespace; server=$holder; fi
   if [ "$far" = near ]; then in_ns "$ns" ip link set near netns "$server"; fi
   in_ns "$ns" ip link set guest0 netns "$guest"
   in_ns "$guest" ip addr add 10.9.8.1/24 dev guest0
   in_ns "$guest" ip link set guest0 up
   in_ns "$server" ip addr add 10.9.8.2/24 dev "$far"
   in_ns "$server" ip link set "$far" up
+  if [ "$1" != "$kind" ]; then
+    for end in "$guest guest0" "$server $far"; do
+      # shellcheck disable=SC2086 # two words
+      in_ns ${end% *} ethtool -K ${end#* } tx off tso off gso off gro off > /dev/null
+    done
+  fi
   in_ns "$server" iperf3 -s -1 > /dev/null 2>&1 &
   ended+=("$!")
   sleep 0.5
@@ -148,7 +155,7 @@ for round in $(seq "$rounds"); do
     done
   done
   for way in out in; do
-    for uplink in tap packet xdp; do tcp "$uplink" "$way"; done
+    for uplink in tap tap-bare packet xdp; do tcp "$uplink" "$way"; done
   done
 done | tee "$dir/all"
 

@@ -6,16 +6,16 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use serde_json::Value;
-use vmlan_harness::{Process, output_of, vmlan_program};
 
 use crate::failure::Failure;
 use crate::output::print;
 
 mod guest;
+mod links;
 mod scene;
 
 use guest::{Echo, Guest, Station, is_told, too_big};
+use links::Link;
 use scene::Scene;
 
 /// The guest of host 1 that stays where it is.
@@ -52,9 +52,8 @@ struct Figures {
     fabric: Fabric,
     /// FRR's version, or why it is not there.
     frr: String,
-    /// Microseconds of a request and its answer over TCP, from host to host: median.
-    tcp_rr_us: f64,
-    transactions: u64,
+    /// What TCP gets from host to host, and without a tunnel.
+    links: Vec<Link>,
     mtu: Mtu,
     arp: Arp,
     /// MAC addresses of the other host that host 1 knows by BGP, and from frames.
@@ -117,7 +116,7 @@ pub(crate) fn run(fabric: &str, json: Option<&Path>) -> Result<(), Failure> {
     reach(&scene, &mut peer, SILENT)?;
     let mtu = widths(&scene, &mut peer)?;
     let arp = questions(&mut scene, &mut peer, fabric)?;
-    let (tcp_rr_us, transactions) = tcp_rr(&mut scene)?;
+    let links = links::measure(&mut scene)?;
     let mut moves = Vec::new();
     for to in [0, 1] {
         moves.push(go(&mut scene, &mut peer, (&mut silent, SILENT), to)?);
@@ -132,8 +131,7 @@ pub(crate) fn run(fabric: &str, json: Option<&Path>) -> Result<(), Failure> {
         commit: crate::COMMIT,
         fabric,
         frr: frr.unwrap_or_else(|why| why),
-        tcp_rr_us,
-        transactions,
+        links,
         mtu,
         arp,
         told,
@@ -208,31 +206,6 @@ fn questions(scene: &mut Scene, peer: &mut Guest, fabric: Fabric) -> Result<Arp,
     let (answers, tunnelled) = ask(SILENT)?;
     let (_, unknown_tunnelled) = ask(NOBODY)?;
     Ok(Arp { questions: QUESTIONS, answers, tunnelled, unknown_tunnelled })
-}
-
-/// Requests over TCP from a guest of one host to one of the other, by programs of their own.
-fn tcp_rr(scene: &mut Scene) -> Result<(f64, u64), Failure> {
-    let vmlan = vmlan_program().display().to_string();
-    let at = |host: usize| format!("vhost-user:{}", scene.hosts[host].socket("rr").display());
-    let words = |host: usize, ip: &str, what: &[&str]| -> Vec<String> {
-        let (socket, ip) = (at(host), format!("{ip}/24"));
-        let all = [vmlan.as_str(), "stack", "-i", &socket, "--ip", &ip, "--mtu", "1450", "-f"];
-        all.iter().chain(what).map(|word| (*word).to_owned()).collect()
-    };
-    let log = scene.hosts[1].socket("responder.log");
-    let server = words(1, "10.0.0.34", &["responder"]);
-    let mut server = Process::start("responder", &log, &server)?;
-    let client = words(0, "10.0.0.33", &["tcp-rr", "--to", "10.0.0.34", "-T", "2", "--json"]);
-    let client: Vec<_> = client.iter().map(String::as_str).collect();
-    let said = output_of(client[0], &client[1..])?;
-    server.alive()?;
-    let summary: Value = serde_json::from_str(said.trim())
-        .map_err(|e| Failure::Failed(format!("tcp-rr said {said}: {e}")))?;
-    let ns = summary["latency"]["p50_ns"].as_f64();
-    match (ns, summary["messages"].as_u64()) {
-        (Some(ns), Some(n)) if n > 0 => Ok((ns / 1000.0, n)),
-        _ => Err(Failure::Failed(format!("tcp-rr: {said}"))),
-    }
 }
 
 /// A guest ends on its host and starts on the other, while it is sent a datagram each 2 ms.
@@ -310,14 +283,25 @@ fn picture(fabric: Fabric) -> String {
 
 /// The figures, for people.
 fn words(f: &Figures) -> String {
-    let mut text = format!(
-        "A request and its answer by TCP, host to host: {:.0} us (median of {}).\n\
-         {} bytes of UDP pass; {} are answered by ICMP \"fragmentation needed\", MTU {}.\n\
+    let mut text = String::new();
+    for link in &f.links {
+        let ([rr, rr_least, rr_most], [rate, least, most]) =
+            (links::spread(&link.tcp_rr_us), links::spread(&link.mbit_per_s));
+        let _ = writeln!(
+            text,
+            "TCP from host to host by {}: a request and its answer {rr:.0} us ({rr_least:.0} to \
+             {rr_most:.0}), a stream {rate:.0} Mbit/s ({least:.0} to {most:.0}), of {} rounds in \
+             turn.",
+            link.link,
+            link.tcp_rr_us.len()
+        );
+    }
+    let _ = write!(
+        text,
+        "{} bytes of UDP pass; {} are answered by ICMP \"fragmentation needed\", MTU {}.\n\
          {} ARP questions for a guest of the other host: {} answers, {} frames in the tunnel; for \
          an unknown address: {} frames.\n\
          Addresses of the other host that host 1 knows: {} by BGP, {} from frames.\n",
-        f.tcp_rr_us,
-        f.transactions,
         f.mtu.passed,
         f.mtu.refused,
         f.mtu.told,

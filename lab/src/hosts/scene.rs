@@ -20,6 +20,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub(super) struct Host {
     // Dropped in this order.
     switch: Switch,
+    /// The other one, on a plain bridge.
+    _plain: Switch,
     followers: Vec<Process>,
     net: NetNs,
     dir: PathBuf,
@@ -42,7 +44,10 @@ impl Scene {
         // FRR's daemons are users of their own.
         fs::set_permissions(at, fs::Permissions::from_mode(0o711))
             .map_err(HarnessError::file(at))?;
-        let [one, two] = NetNs::hosts(at)?;
+        let [mut one, two] = NetNs::hosts(at)?;
+        // Between the bridges without a tunnel.
+        one.sh("ip link add v1 type veth peer name v2")?;
+        one.give("v2", &two)?;
         let hosts = [Host::new(at, one, 1, fabric)?, Host::new(at, two, 2, fabric)?];
         Ok(Self { hosts, stop, _dir: dir })
     }
@@ -103,7 +108,8 @@ impl Host {
             let argv = net.enter(&words.split(' ').collect::<Vec<_>>());
             followers.push(Process::start("host-link", &dir.join("follow.log"), &argv)?);
         }
-        Ok(Self { switch, followers, net, dir })
+        let plain = plain(&mut net, &dir.join("plain"), number)?;
+        Ok(Self { switch, _plain: plain, followers, net, dir })
     }
 
     /// A socket of a guest.
@@ -136,4 +142,17 @@ impl Host {
         let (told, seen): (Vec<_>, Vec<_>) = guests.partition(|l| l.contains("extern_learn"));
         Ok((told.len(), seen.len()))
     }
+}
+
+/// A switch on a bridge that the other host's `vN` is on as well.
+fn plain(net: &mut NetNs, dir: &Path, number: u8) -> Result<Switch, Failure> {
+    fs::create_dir(dir).map_err(HarnessError::file(dir))?;
+    net.sh(&format!(
+        "ip link add plain type bridge && ip tuntap add plain0 mode tap && \
+         for i in v{number} plain0; do ip link set $i master plain up || exit 1; done && \
+         ip link set plain up"
+    ))?;
+    let ports =
+        [format!("rr=vhost-user:{}", dir.join("rr").display()), "lan=tap:plain0,mtu=1450".into()];
+    Ok(Switch::start(dir, Some(net), &ports)?)
 }
