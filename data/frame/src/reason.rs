@@ -1,4 +1,6 @@
 //! Why frames are dropped. Every drop names one of these and is counted.
+//!
+//! A new one comes last: what is saved of a NIC has its counts in this order.
 
 macro_rules! reasons {
     ($($(#[$doc:meta])* $name:ident = $text:literal,)*) => {
@@ -76,10 +78,10 @@ reasons! {
     /// More broadcast, multicast or unknown unicast than the port may send (`broadcast_frames` and
     /// so on).
     Storm = "storm",
-    /// The interface had more frames than were taken from it in time.
-    Overrun = "overrun",
     /// Over the limit of frames to the port (`to_rate`, `to_frames`, `to_limit`).
     OverLimit = "over-limit",
+    /// The interface had more frames than were taken from it in time.
+    Overrun = "overrun",
 }
 
 impl Reason {

@@ -10,8 +10,8 @@
 use std::time::{Duration, Instant};
 
 /// How long it is out at first, and in after that unless a doorbell rings before. Then half as long
-/// again each time, for the guest may be slow, and so that nobody who looks from time to time always
-/// sees the same.
+/// again each time, for the guest may be slow, and so that nobody who looks from time to time
+/// always sees the same.
 const FIRST: Duration = Duration::from_millis(2500);
 const LONGEST: Duration = Duration::from_secs(30);
 
