@@ -1,6 +1,8 @@
 //! The tunnel beside a plain bridge: the same guests' TCP over both, in turn. What differs is that
 //! frames are wrapped.
 
+use std::time::Duration;
+
 use serde::Serialize;
 use serde_json::Value;
 use vmlan_harness::{Process, output_of, vmlan_program};
@@ -10,6 +12,10 @@ use crate::failure::Failure;
 
 /// Rounds over each.
 const ROUNDS: usize = 5;
+/// How often a program may fail before it has failed.
+const TIMES: u32 = 20;
+/// For a program to start.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What carries frames from host to host, and the switches' ports of those who talk over it.
 const LINKS: [(&str, &str); 2] = [("VXLAN", "rr"), ("plain TAP", "plain/rr")];
@@ -56,14 +62,36 @@ fn tcp(scene: &Scene, port: &str, serves: &str, asks: &str) -> Result<Value, Fai
         let all = [vmlan.as_str(), "stack", "-i", &socket, "--ip", &ip, "--mtu", "1450", "-f"];
         all.iter().chain(what).map(|word| (*word).to_owned()).collect()
     };
-    let log = scene.hosts[1].socket("server.log");
-    let mut server = Process::start(serves, &log, &words(1, "10.0.0.34", &[serves]))?;
+    // The port may still have to notice that the guest of the last round has gone.
+    let mut server = again(scene, || {
+        let log = scene.hosts[1].socket("server.log");
+        let _ = std::fs::remove_file(&log);
+        let mut server = Process::start(serves, &log, &words(1, "10.0.0.34", &[serves]))?;
+        let connected = || std::fs::read_to_string(&log).is_ok_and(|s| s.contains("connected"));
+        server.wait("to be connected", PATIENCE, connected)?;
+        Ok(server)
+    })?;
     let asked = words(0, "10.0.0.33", &[asks, "--to", "10.0.0.34", "-T", "1", "--json"]);
     let asked: Vec<_> = asked.iter().map(String::as_str).collect();
-    let said = output_of(asked[0], &asked[1..])?;
+    let said = again(scene, || output_of(asked[0], &asked[1..]))?;
     server.alive()?;
     serde_json::from_str(said.trim())
         .map_err(|e| Failure::Failed(format!("{asks} said {said}: {e}")))
+}
+
+/// Does it until it succeeds, a few times.
+fn again<T>(
+    scene: &Scene,
+    mut what: impl FnMut() -> vmlan_harness::Result<T>,
+) -> Result<T, Failure> {
+    for _ in 0..TIMES {
+        if let Ok(done) = what() {
+            return Ok(done);
+        }
+        scene.check()?;
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    Ok(what()?)
 }
 
 /// Median, least and most.
