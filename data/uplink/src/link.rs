@@ -44,6 +44,12 @@ pub(crate) trait Interface: Port + 'static {
     /// Lets the device go: no frame of it is lent or being written when this returns.
     fn detach(&self);
 
+    /// Does what is to be done from time to time; returns in what time it is to be called again, if
+    /// nothing else wakes the thread before.
+    fn chores(&self) -> Option<Duration> {
+        None
+    }
+
     /// What it says of itself beside what is said of any interface.
     fn more_details(&self) -> Details;
 }
@@ -137,6 +143,10 @@ impl Link {
         self.is_up() && !self.drained.load(Ordering::Acquire)
     }
 
+    pub(crate) fn warn(&self, what: &str) {
+        log::warn!("{}: {what}", self.label);
+    }
+
     /// A call said that the device is gone: the thread will see to it.
     pub(crate) fn report_gone(&self) {
         if !self.gone.swap(true, Ordering::AcqRel) {
@@ -222,17 +232,20 @@ impl<T: Interface> Drop for Running<T> {
     }
 }
 
-/// The thread: sleeps until a link changes, somebody wakes it, or it is time to retry.
+/// The thread: sleeps until a link changes, somebody wakes it, or it is time to retry or for chores.
 fn watch<T: Interface>(port: &T, events: &OwnedFd) {
     vmlan_sandbox::enter(T::THREAD);
     let wake = &port.link().wake;
     while !wake.stopped() {
+        let chores = port.chores();
         let mut fds =
             [events.as_fd(), wake.fd()].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
-        sys::poll(&mut fds, (!port.attached()).then_some(RETRY));
+        let retry = (!port.attached()).then_some(RETRY);
+        sys::poll(&mut fds, retry.into_iter().chain(chores).min());
+        let told = fds.iter().any(|fd| !fd.revents().is_empty());
         sys::drain(events.as_fd());
         wake.clear();
-        if !wake.stopped() {
+        if !wake.stopped() && (told || !port.attached()) {
             look(port, events);
         }
     }
@@ -243,7 +256,7 @@ fn look<T: Interface>(port: &T, socket: &OwnedFd) {
     let (link, socket) = (port.link(), socket.as_fd());
     let gone = link.gone.load(Ordering::Acquire);
     if port.attached() && (gone || port.name(socket).is_none()) {
-        log::warn!("{}: the device was deleted", link.label);
+        link.warn("the device was deleted");
         port.detach();
     }
     let mut news = false;

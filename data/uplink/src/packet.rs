@@ -19,6 +19,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::net::{netdevice, sockopt};
@@ -38,6 +39,9 @@ use crate::{sys, vnet_header};
 /// Bytes that the kernel may queue, as far as it lets us: for frames that are too long for the
 /// ring, and for those that are sent.
 const QUEUE: usize = 4 << 20;
+
+/// How often the thread looks whether the ring stands still, while the link is up.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// Bytes of a VLAN tag.
 const TAG_LEN: u16 = 4;
@@ -92,6 +96,10 @@ impl std::fmt::Debug for Packet {
 struct Tx {
     ring: Ring,
     inbox: Inbox,
+    /// What the thread saw at its last look: frames lost, slots given back.
+    seen: (u64, u64),
+    /// That a ring stood still was said.
+    told: bool,
 }
 
 struct PacketPort {
@@ -123,6 +131,8 @@ pub fn open(config: &Config, changed: Changed) -> Result<Packet, PacketError> {
         tx: Mutex::new(Tx {
             ring: Ring::new(socket.as_fd(), mtu).map_err(fail)?,
             inbox: Inbox::new(BATCH),
+            seen: (0, 0),
+            told: false,
         }),
         rx: Mutex::new(Writer::new()),
         socket: Arc::new(socket),
@@ -228,6 +238,34 @@ impl Interface for PacketPort {
         self.link.lost();
     }
 
+    /// Renews a ring that stands still. The kernel takes a slot, drops the frame if virtio-net
+    /// headers cannot say how it is to be segmented (by UDP fragments or for SCTP, or as a NIC has
+    /// merged it), and finds that slot taken ever after (kernel: `tpacket_rcv`). Nothing but its
+    /// count of losses tells of this, and that wakes nobody.
+    fn chores(&self) -> Option<Duration> {
+        if !self.attached() {
+            return None;
+        }
+        let mut tx = self.link.wanted.lock(&self.tx);
+        self.count_losses(&tx);
+        let lost = self.link.counters.input.dropped(Reason::Overrun);
+        let Tx { ring, seen, told, .. } = &mut *tx;
+        let before = std::mem::replace(seen, (lost, ring.taken()));
+        // It was not full, since nothing was taken from it.
+        let still = lost > before.0 && ring.taken() == before.1 && ring.peek().is_none();
+        if still || !ring.is_there() {
+            let renewed = ring.renew(self.socket.as_fd());
+            if !std::mem::replace(told, true) {
+                let what = "a frame that virtio-net headers cannot describe stopped the ring";
+                self.link.warn(&format!("{what}; see docs/operations.md, Physical NICs"));
+            }
+            if let Err(e) = renewed {
+                self.link.warn(&format!("no new ring: {e}"));
+            }
+        }
+        self.is_up().then_some(LOOK)
+    }
+
     fn more_details(&self) -> Details {
         Details::new()
     }
@@ -244,9 +282,17 @@ impl PacketPort {
         Ok(())
     }
 
+    /// The kernel forgets what it has said, so one at a time asks it.
+    fn count_losses(&self, _: &Tx) {
+        let lost = sys::packet_lost(self.socket.as_fd());
+        if lost > 0 {
+            self.link.counters.input.drop(Reason::Overrun, lost);
+        }
+    }
+
     /// Takes frames until `limit` wait, the ring is empty, or there is no room. True if looking
     /// again is useless until a doorbell rings or a held frame is finished.
-    fn fill(&self, Tx { ring, inbox }: &mut Tx, limit: usize) -> bool {
+    fn fill(&self, Tx { ring, inbox, .. }: &mut Tx, limit: usize) -> bool {
         while inbox.len() < limit {
             let Some(slot) = ring.peek() else { return true };
             let Some(room) = inbox.free(ROOM) else { return true };
@@ -365,10 +411,7 @@ impl Port for PacketPort {
     }
 
     fn count_doorbells(&self) {
-        let lost = sys::packet_lost(self.socket.as_fd());
-        if lost > 0 {
-            self.link.counters.input.drop(Reason::Overrun, lost);
-        }
+        self.count_losses(&self.link.wanted.lock(&self.tx));
     }
 
     fn counters(&self) -> &Counters {

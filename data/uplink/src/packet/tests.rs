@@ -334,3 +334,38 @@ fn random_headers_do_no_harm() {
     }
     assert!(taken > 100 && refused > 100, "{taken} {refused}");
 }
+
+#[test]
+fn a_frame_that_headers_cannot_describe_does_not_stop_those_behind_it() {
+    namespace(|| {
+        let tun = std::fs::File::options().read(true).write(true).open("/dev/net/tun").unwrap();
+        let flags = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
+        sys::tun_attach(tun.as_fd(), "near", flags).unwrap();
+        sys::tun_set_header(tun.as_fd(), vnet_header::LEN_FOR_IOCTL).unwrap();
+        ip("link set near up");
+        let near = open_near();
+        let port = near.port();
+        // A UDP datagram to be sent as fragments of 1000 bytes.
+        let mut f = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]].concat();
+        f.extend([8, 0, 0x45, 0, 0x07, 0xec, 0, 1, 0, 0, 64, 17, 0, 0, 10, 9, 8, 2, 10, 9, 8, 1]);
+        let header = !sum(&f[14..34]);
+        f[24..26].copy_from_slice(&header.to_be_bytes());
+        f.extend([0x1b, 0x58, 0x1b, 0x59, 0x07, 0xd8, 0, 0]);
+        f.extend([5; 2000]);
+        let mut undescribed = vec![1, 3, 42, 0, 0xe8, 3, 34, 0, 6, 0, 0, 0];
+        undescribed.extend(f);
+        let plain = foreign(2, 60);
+        let message = [&vnet_header::emit(&Offload::NONE)[..], &plain].concat();
+        let (mut batch, mut keep) = (Batch::new(), Keep::default());
+        for round in 1..3 {
+            assert_eq!(rustix::io::write(&tun, &undescribed).unwrap(), undescribed.len());
+            wait("a plain frame", || {
+                assert_eq!(rustix::io::write(&tun, &message).unwrap(), message.len());
+                port.pull(&mut batch, BATCH, &mut keep);
+                keep.frames.len() >= round
+            });
+        }
+        assert!(keep.frames.iter().all(|(f, _)| *f == plain));
+        assert!(port.counters().input.dropped(Reason::Overrun) >= 2);
+    });
+}
