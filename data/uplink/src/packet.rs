@@ -293,6 +293,9 @@ impl PacketPort {
     /// Takes frames until `limit` wait, the ring is empty, or there is no room. True if looking
     /// again is useless until a doorbell rings or a held frame is finished.
     fn fill(&self, Tx { ring, inbox, .. }: &mut Tx, limit: usize) -> bool {
+        if inbox.len() >= limit {
+            return true;
+        }
         while inbox.len() < limit {
             let Some(slot) = ring.peek() else { return true };
             let Some(room) = inbox.free(ROOM) else { return true };

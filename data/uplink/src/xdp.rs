@@ -373,6 +373,9 @@ impl XdpPort {
     /// Takes frames until `limit` wait, all queues are empty, or there is no room. True if looking
     /// again is useless until a doorbell rings or a held frame is finished.
     fn fill(&self, Tx { queues, inbox, next }: &mut Tx, limit: usize) -> bool {
+        if inbox.len() >= limit {
+            return true;
+        }
         let n = queues.len();
         let first = *next;
         *next = if first + 1 < n { first + 1 } else { 0 };

@@ -75,8 +75,12 @@ impl Ring {
 
     /// Gives the socket a new ring. What waits in the old one, and beside it, is lost.
     pub(super) fn renew(&mut self, socket: BorrowedFd<'_>) -> std::io::Result<()> {
-        let none =
-            libc::tpacket_req { tp_block_size: 0, tp_block_nr: 0, tp_frame_size: 0, tp_frame_nr: 0 };
+        let none = libc::tpacket_req {
+            tp_block_size: 0,
+            tp_block_nr: 0,
+            tp_frame_size: 0,
+            tp_frame_nr: 0,
+        };
         // The kernel keeps a ring that is mapped, and takes no second one.
         self.memory = None;
         sys::packet_set(socket, &sys::PACKET_RX_RING, &none)?;

@@ -4,7 +4,7 @@ use vmlan_frame::{BATCH, Gso, MIN_FRAME};
 
 use super::*;
 use crate::tests::transfer::{Host, sum, transfer};
-use crate::tests::veth::{far, foreign, pair, rings, send, tagged};
+use crate::tests::veth::{far, foreign, pair, rings, send, sleeps_while_frames_are_held, tagged};
 use crate::tests::{Keep, bytes_of, counted, frame, ip, namespace, pull, push, run, wait};
 
 fn open_near() -> Packet {
@@ -270,6 +270,14 @@ fn a_new_frame_rings_once_it_has_been_looked_for_in_vain() {
     namespace(|| {
         pair();
         rings(&*open_near().port());
+    });
+}
+
+#[test]
+fn a_worker_sleeps_while_frames_are_held() {
+    namespace(|| {
+        pair();
+        sleeps_while_frames_are_held(&*open_near().port());
     });
 }
 

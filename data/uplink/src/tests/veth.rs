@@ -66,3 +66,20 @@ pub(crate) fn rings(port: &dyn Port) {
     }
     assert_eq!(keep.frames.len(), 99);
 }
+
+/// A worker sleeps while the switch holds as many of its frames as it asks for, also if more wait.
+pub(crate) fn sleeps_while_frames_are_held(port: &dyn Port) {
+    const LIMIT: usize = 8;
+    let far = far();
+    (0..LIMIT + 1).for_each(|_| send(&far, &foreign(2, 60)));
+    let (mut batch, mut keep) = (Batch::new(), Keep { hold: Some(2), ..Keep::default() });
+    wait("frames to hold", || {
+        port.pull(&mut batch, LIMIT, &mut keep);
+        !port.arm() && keep.most == LIMIT
+    });
+    keep.hold = None;
+    port.pull(&mut batch, LIMIT, &mut keep);
+    assert!(keep.frames.len() == LIMIT);
+    port.pull(&mut batch, LIMIT, &mut keep);
+    assert_eq!(keep.frames.len(), LIMIT + 1, "and the one behind them");
+}

@@ -1,7 +1,7 @@
 //! Veth pairs in network namespaces of their own (as root): `near` is the port's interface, `far`
 //! is what a cable would lead to.
 use crate::tests::transfer::{Host, transfer};
-use crate::tests::veth::{far, foreign, pair, rings, send, tagged};
+use crate::tests::veth::{far, foreign, pair, rings, send, sleeps_while_frames_are_held, tagged};
 use crate::tests::{Keep, bytes_of, counted, ip, pull, push, required, run, wait};
 
 use super::*;
@@ -222,6 +222,14 @@ fn a_new_frame_rings_once_it_has_been_looked_for_in_vain() {
     namespace(|| {
         pair();
         rings(&*open_near().port());
+    });
+}
+
+#[test]
+fn a_worker_sleeps_while_frames_are_held() {
+    namespace(|| {
+        pair();
+        sleeps_while_frames_are_held(&*open_near().port());
     });
 }
 
