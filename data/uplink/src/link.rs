@@ -143,6 +143,11 @@ impl Link {
         self.is_up() && !self.drained.load(Ordering::Acquire)
     }
 
+    /// Has the thread look at its chores.
+    pub(crate) fn wake(&self) {
+        self.wake.wake();
+    }
+
     pub(crate) fn warn(&self, what: &str) {
         log::warn!("{}: {what}", self.label);
     }
@@ -242,7 +247,7 @@ fn watch<T: Interface>(port: &T, events: &OwnedFd) {
             [events.as_fd(), wake.fd()].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
         let retry = (!port.attached()).then_some(RETRY);
         sys::poll(&mut fds, retry.into_iter().chain(chores).min());
-        let told = fds.iter().any(|fd| !fd.revents().is_empty());
+        let told = !fds[0].revents().is_empty() || port.link().gone.load(Ordering::Acquire);
         sys::drain(events.as_fd());
         wake.clear();
         if !wake.stopped() && (told || !port.attached()) {

@@ -18,7 +18,7 @@ mod tests;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -38,6 +38,9 @@ use crate::writer;
 
 /// The most queues that are looked for.
 const MAX_QUEUES: u32 = 64;
+
+/// When the thread sends again what found the device's queue full.
+const AGAIN: Duration = Duration::from_millis(1);
 
 /// Room for the longest frame that fits a chunk.
 const ROOM: usize = 4096;
@@ -133,6 +136,8 @@ struct XdpPort {
     attached: Mutex<Option<Attached>>,
     tx: Mutex<Tx>,
     rx: Mutex<Vec<Sending>>,
+    /// Frames wait in the rings of queues that send, for a call. Written under their lock.
+    left: AtomicBool,
     /// Losses that were counted.
     lost: AtomicU64,
 }
@@ -154,6 +159,7 @@ pub fn open(config: Config, changed: Changed) -> Result<Xdp, XdpError> {
         attached: Mutex::new(None),
         tx: Mutex::new(Tx { queues: Vec::new(), inbox: Inbox::new(BATCH), next: 0 }),
         rx: Mutex::new(Vec::new()),
+        left: AtomicBool::new(false),
         lost: AtomicU64::new(0),
         config,
     };
@@ -259,6 +265,15 @@ impl Interface for XdpPort {
     fn detach(&self) {
         self.count_losses();
         self.replace(None, Vec::new(), Vec::new(), Link::lost);
+    }
+
+    /// Sends what a push left in the rings, which waits for a link that is down.
+    fn chores(&self) -> Option<Duration> {
+        let left = || self.left.load(Ordering::Acquire) && self.is_up();
+        if left() {
+            self.send(&mut lock(&self.rx));
+        }
+        left().then_some(AGAIN)
     }
 
     fn more_details(&self) -> Details {
@@ -409,6 +424,15 @@ impl XdpPort {
         false
     }
 
+    /// Has the kernel send what was added. True if the thread is to be told that some is left.
+    fn send(&self, queues: &mut [Sending]) -> bool {
+        let mut left = false;
+        for queue in queues {
+            left |= queue.send().unwrap_or_else(|e| self.link.refused(&e) == Reason::LinkDown);
+        }
+        !self.left.swap(left, Ordering::AcqRel) && left
+    }
+
     fn count_losses(&self) {
         let tx = self.link.wanted.lock(&self.tx);
         let all: u64 = tx.queues.iter().map(Receiving::lost).sum();
@@ -440,10 +464,8 @@ impl Port for XdpPort {
             let queue = rx.get_mut(n).filter(|_| up).ok_or(Reason::LinkDown)?;
             if frame.len > longest { Err(Reason::TooLong) } else { queue.add(frame) }
         });
-        for queue in rx.iter_mut() {
-            if let Err(e) = queue.send() {
-                self.link.refused(&e);
-            }
+        if self.send(&mut rx) {
+            self.link.wake();
         }
         done
     }

@@ -4,6 +4,8 @@ use crate::tests::transfer::{Host, transfer};
 use crate::tests::veth::{far, foreign, pair, rings, send, sleeps_while_frames_are_held, tagged};
 use crate::tests::{Keep, bytes_of, counted, ip, pull, push, required, run, wait};
 
+use rustix::net::sockopt;
+
 use super::*;
 
 /// Runs `f` in a thread with its own network namespace and XDP; none if we may not.
@@ -78,6 +80,35 @@ fn a_burst_is_sent_whole() {
         let f = foreign(2, 60);
         assert_eq!(push(&*near.port(), &vec![(&f[..], Offload::NONE); BATCH]), BATCH);
         assert_eq!(pull(&*far.port(), BATCH).len(), BATCH);
+        assert_eq!(near.port().counters().drops().count(), 0);
+    });
+}
+
+#[test]
+fn what_finds_the_devices_queue_full_is_sent_later() {
+    namespace(|| {
+        ip("link add lower type veth peer name far");
+        ip("link add near link lower type macvlan mode private");
+        ["lower", "near", "far"].iter().for_each(|name| ip(&format!("link set {name} up")));
+        run("tc", "qdisc add dev lower root tbf rate 20mbit burst 3000 limit 10mb");
+        let near = open_near();
+        let sockets = lock(&near.0.port.attached).as_ref().unwrap().sockets.clone();
+        sockopt::set_socket_send_buffer_size(&sockets[0], 32 * 1024).unwrap();
+        let config = crate::packet::Config { label: "far".to_owned(), name: "far".to_owned() };
+        let far = crate::packet::open(&config, counted().1).unwrap();
+        let f = foreign(2, 1514);
+        for _ in 0..2 {
+            assert_eq!(push(&*near.port(), &vec![(&f[..], Offload::NONE); BATCH]), BATCH);
+            assert!(near.0.port.left.load(Ordering::Acquire), "more than the queue takes");
+            let mut got = 0;
+            let (mut batch, mut keep) = (Batch::new(), Keep::default());
+            wait("all", || {
+                far.port().pull(&mut batch, BATCH, &mut keep);
+                got = keep.frames.iter().filter(|(g, _)| *g == f).count();
+                got >= BATCH
+            });
+            wait("rest", || !near.0.port.left.load(Ordering::Acquire));
+        }
         assert_eq!(near.port().counters().drops().count(), 0);
     });
 }
