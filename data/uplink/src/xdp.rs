@@ -86,6 +86,11 @@ pub enum XdpError {
          (`ip link set {name} mtu 1500`), or use packet:{name}"
     )]
     Mtu { name: String, mtu: u32 },
+    #[error(
+        "xdp `{0}`: it takes VLAN tags out of frames before XDP sees them, so those of any VLAN \
+         would come in as untagged: `ethtool -K {0} rxvlan off`"
+    )]
+    TakesTags(String),
     #[error("xdp `{0}`: is no Ethernet device (its type is {1}): choose one with MAC addresses")]
     NotEthernet(String, u16),
     #[error("xdp `{0}`: its driver has no zero-copy mode: leave zerocopy=on out")]
@@ -301,6 +306,9 @@ impl XdpPort {
         let index = index.map_err(|e| XdpError::new(name, "its index", e.into()))?;
         let mtu = sys::link_mtu(socket, name).map_err(fail("its MTU"))?;
         let chunk = queue::chunk(mtu).ok_or_else(|| XdpError::Mtu { name: name.clone(), mtu })?;
+        if sys::link_takes_tags(socket, name).map_err(fail("its offloads"))? {
+            return Err(XdpError::TakesTags(name.clone()));
+        }
         let (receiving, sending) = self.open_queues(index, chunk)?;
         for (n, queue) in (0..).zip(&receiving) {
             let socket = queue.socket().as_fd();

@@ -6,7 +6,7 @@ use rustix::event::{Timespec, epoll};
 use rustix::net::netdevice;
 use vmlan_frame::{BATCH, Batch, Port};
 
-use super::{Keep, frame, ip, wait};
+use super::{Keep, frame, ip, run, wait};
 use crate::sys;
 
 /// Makes the pair; without IPv6, both ends are silent.
@@ -16,6 +16,8 @@ pub(crate) fn pair() {
         let _ = std::fs::write(format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6"), "1");
     }
     ip("link add near type veth peer name far");
+    // XDP is refused otherwise.
+    run("ethtool", "-K near rxvlan off");
     ip("link set near up");
     ip("link set far up");
 }

@@ -120,6 +120,7 @@ fn host(queues: u16) -> impl FnOnce(&str) -> Host + Send {
             return None;
         }
         ip(&format!("link add near numrxqueues {queues} type veth peer name far"));
+        run("ethtool", "-K near rxvlan off");
         ip("link set near up");
         ip("link set far up");
         // What the kernel leaves to a device, a veth pair leaves to whoever comes behind it.
@@ -229,6 +230,7 @@ fn the_program_goes_with_the_port_and_another_ones_is_left_alone() {
         let fails = |c| open(c, counted().1).unwrap_err();
         let mut near = open_near();
         assert!(matches!(fails(config("near")), XdpError::Busy(..)));
+        run("ethtool", "-K far rxvlan off");
         let only = Config { queues: Some(1), zero_copy: Some(false), ..config("far") };
         let far = open(only.clone(), counted().1).unwrap();
         assert_eq!(detail(&far, "zerocopy"), "off");
@@ -271,6 +273,11 @@ fn errors_say_what_to_do() {
         let fails = |c| open(c, counted().1).unwrap_err();
         assert!(matches!(fails(config("nothing")), XdpError::NoDevice(..)));
         assert!(matches!(fails(config("lo")), XdpError::NotEthernet(..)));
+        run("ethtool", "-K near rxvlan on");
+        let e = fails(config("near"));
+        assert!(matches!(e, XdpError::TakesTags(..)), "{e}");
+        assert!(e.to_string().contains("ethtool -K near rxvlan off"), "{e}");
+        run("ethtool", "-K near rxvlan off");
         let zero_copy = Config { zero_copy: Some(true), ..config("near") };
         assert!(matches!(fails(zero_copy), XdpError::NoZeroCopy(..)));
         ip("link set near mtu 9000");
