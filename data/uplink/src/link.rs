@@ -224,8 +224,8 @@ impl<T: Interface> Running<T> {
         if let Some(thread) = self.thread.take() {
             // It ends at once; a panic in it has been reported by the runtime.
             let _ = thread.join();
-            self.port.detach();
             link.up.store(false, Ordering::Release);
+            self.port.detach();
             (link.changed)();
         }
     }
@@ -259,12 +259,12 @@ fn watch<T: Interface>(port: &T, events: &OwnedFd) {
 /// Finds out what became of the device, and acts on it.
 fn look<T: Interface>(port: &T, socket: &OwnedFd) {
     let (link, socket) = (port.link(), socket.as_fd());
-    let gone = link.gone.load(Ordering::Acquire);
+    let (gone, mut news) = (link.gone.load(Ordering::Acquire), false);
     if port.attached() && (gone || port.name(socket).is_none()) {
         link.warn("the device was deleted");
+        news = link.up.swap(false, Ordering::AcqRel);
         port.detach();
     }
-    let mut news = false;
     if !port.attached() {
         match port.attach(socket) {
             Ok(()) => news = true,

@@ -388,9 +388,15 @@ impl XdpPort {
     ) {
         let mut tx = self.link.wanted.lock(&self.tx);
         let mut rx = self.link.wanted.lock(&self.rx);
-        *lock(&self.attached) = attached;
-        (tx.queues, tx.next, *rx) = (receiving, 0, sending);
+        let attached = std::mem::replace(&mut *lock(&self.attached), attached);
+        let receiving = std::mem::replace(&mut tx.queues, receiving);
+        let sending = std::mem::replace(&mut *rx, sending);
+        tx.next = 0;
         note(&self.link);
+        drop((tx, rx));
+        // To detach the program waits for the kernel's lock on all its links, and no worker waits
+        // for that.
+        drop((attached, receiving, sending));
     }
 
     /// Takes frames until `limit` wait, all queues are empty, or there is no room. True if looking
