@@ -173,12 +173,19 @@ pub fn open(config: Config, changed: Changed) -> Result<Xdp, XdpError> {
 }
 
 /// Asks again for what is in use: the kernel frees queues and programs some time after their last
-/// descriptor was closed.
-fn once_free<T>(take: impl Fn() -> io::Result<T>) -> io::Result<T> {
+/// descriptor was closed. `sleep` says whether to end.
+fn once_free<T>(
+    sleep: impl Fn(Duration) -> bool,
+    take: impl Fn() -> io::Result<T>,
+) -> io::Result<T> {
     const PAUSE: Duration = Duration::from_millis(20);
     for _ in 0..10 {
         match take() {
-            Err(e) if e.raw_os_error() == Some(libc::EBUSY) => std::thread::sleep(PAUSE),
+            Err(e) if e.raw_os_error() == Some(libc::EBUSY) => {
+                if sleep(PAUSE) {
+                    return Err(e);
+                }
+            }
             taken => return taken,
         }
     }
@@ -248,6 +255,8 @@ impl Xdp {
 
 impl Interface for XdpPort {
     const THREAD: Thread = Thread::Xdp;
+    // To attach the program makes some devices start anew.
+    const LONGEST_RETRY: Duration = Duration::from_secs(30);
     const UP: libc::c_int = libc::IFF_UP | libc::IFF_RUNNING;
 
     fn link(&self) -> &Link {
@@ -309,12 +318,14 @@ impl XdpPort {
         if sys::link_takes_tags(socket, name).map_err(fail("its offloads"))? {
             return Err(XdpError::TakesTags(name.clone()));
         }
+        // Some devices start anew with a program, and have queues for XDP only then. What comes in
+        // while the map is empty goes to the host.
+        let (link, native) = self.attach_program(index)?;
         let (receiving, sending) = self.open_queues(index, chunk)?;
         for (n, queue) in (0..).zip(&receiving) {
             let socket = queue.socket().as_fd();
             sys::bpf_map_socket(self.map.as_fd(), n, socket).map_err(fail("the map of sockets"))?;
         }
-        let (link, native) = self.attach_program(index)?;
         sys::packet_promiscuous(socket, index).map_err(fail("promiscuous mode"))?;
         let attached = Attached {
             index,
@@ -345,7 +356,8 @@ impl XdpPort {
         let (receive, send) = there.map_err(|e| XdpError::new(name, "its queues", e))?;
         let wanted = self.config.queues.map_or(receive, |wanted| receive.min(wanted.into()));
         for n in 0..wanted.clamp(1, MAX_QUEUES) {
-            let opened = once_free(|| queue::open(index, n, chunk, copying));
+            let opened =
+                once_free(|time| self.link.sleep(time), || queue::open(index, n, chunk, copying));
             let (r, s) = opened.map_err(|e| match (e.raw_os_error(), copying) {
                 (Some(libc::EBUSY), _) => XdpError::Busy(name.clone(), e),
                 (Some(libc::EOPNOTSUPP | libc::EINVAL), Copying::Never) => {
@@ -366,7 +378,9 @@ impl XdpPort {
     fn attach_program(&self, index: u32) -> Result<(OwnedFd, bool), XdpError> {
         const GENERIC: u32 = 1 << 1; // `XDP_FLAGS_SKB_MODE`
         const NATIVE: u32 = 1 << 2; // `XDP_FLAGS_DRV_MODE`
-        let attach = |flags| once_free(|| sys::bpf_link_xdp(self.program.as_fd(), index, flags));
+        let program = self.program.as_fd();
+        let sleep = |time| self.link.sleep(time);
+        let attach = |flags| once_free(sleep, || sys::bpf_link_xdp(program, index, flags));
         let attached = match attach(NATIVE) {
             Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => {
                 attach(GENERIC).map(|link| (link, false))

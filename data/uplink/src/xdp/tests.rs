@@ -229,8 +229,12 @@ fn the_program_goes_with_the_port_and_another_ones_is_left_alone() {
         pair();
         let fails = |c| open(c, counted().1).unwrap_err();
         let mut near = open_near();
-        assert!(matches!(fails(config("near")), XdpError::Busy(..)));
+        assert!(matches!(fails(config("near")), XdpError::Attached(..)));
         run("ethtool", "-K far rxvlan off");
+        let index = netdevice::name_to_index(sys::packet_socket().unwrap(), "far").unwrap();
+        let queue = queue::open(index, 0, 2048, Copying::Always).unwrap();
+        assert!(matches!(fails(config("far")), XdpError::Busy(..)));
+        drop(queue);
         let only = Config { queues: Some(1), zero_copy: Some(false), ..config("far") };
         let far = open(only.clone(), counted().1).unwrap();
         assert_eq!(detail(&far, "zerocopy"), "off");
@@ -241,7 +245,14 @@ fn the_program_goes_with_the_port_and_another_ones_is_left_alone() {
         let program = sys::bpf_load_xdp(&program(map.as_fd())).unwrap();
         let socket = sys::packet_socket().unwrap();
         let index = netdevice::name_to_index(&socket, "near").unwrap();
-        let link = once_free(|| sys::bpf_link_xdp(program.as_fd(), index, 0)).unwrap();
+        let link = once_free(
+            |time| {
+                std::thread::sleep(time);
+                false
+            },
+            || sys::bpf_link_xdp(program.as_fd(), index, 0),
+        )
+        .unwrap();
         let e = fails(config("near"));
         assert!(matches!(e, XdpError::Attached(..)), "{e}");
         assert!(e.to_string().contains("ip link set dev near xdp off"));
