@@ -126,9 +126,11 @@ impl Link {
         self.up.load(Ordering::Acquire)
     }
 
-    /// Bytes of the longest frame, with one tag.
-    pub(crate) fn longest(&self) -> usize {
-        self.mtu.load(Ordering::Acquire) as usize + 14 + 4
+    /// True if the link takes a frame of `len` bytes that begins with `head`: one tag of 802.1Q
+    /// comes on top of the MTU.
+    pub(crate) fn takes(&self, head: &[u8], len: usize) -> bool {
+        let tag = if head.get(12..14) == Some(&[0x81, 0]) { 4 } else { 0 };
+        len <= self.mtu.load(Ordering::Acquire) as usize + 14 + tag
     }
 
     pub(crate) fn version(&self) -> u64 {

@@ -486,11 +486,11 @@ impl Port for XdpPort {
         let mut rx = lock(&self.rx);
         // What is sent while the link is down would leave when it is up.
         let up = self.link.is_up();
-        let longest = self.link.longest();
         let done = writer::push(batch, list, &self.link.counters.output, |frame| {
             let n = writer::queue_of(frame.head, rx.len());
             let queue = rx.get_mut(n).filter(|_| up).ok_or(Reason::LinkDown)?;
-            if frame.len > longest { Err(Reason::TooLong) } else { queue.add(frame) }
+            let takes = self.link.takes(frame.head, frame.len);
+            if takes { queue.add(frame) } else { Err(Reason::TooLong) }
         });
         if self.send(&mut rx) {
             self.link.wake();

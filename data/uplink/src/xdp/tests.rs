@@ -63,10 +63,11 @@ fn frames_go_both_ways_as_they_are() {
             assert!(bytes_of(pull(&*far.port(), sent.len())) == sent, "{round}");
         }
         assert_eq!(port.counters().snapshot().1.frames, 500 * sent.len() as u64);
-        let long = foreign(2, 1519);
-        assert_eq!(push(&*port, &[(&long, Offload::NONE), (&long[..13], Offload::NONE)]), 2);
+        let long = [foreign(2, 1515), foreign(2, 1519), tagged(&foreign(2, 1515), [0x81, 0, 0, 5])];
+        let frames = [&long[0], &long[1], &long[2], &long[0][..13]].map(|f| (f, Offload::NONE));
+        assert_eq!(push(&*port, &frames), 4);
         let output = &near.0.port.link.counters.output;
-        assert_eq!((output.dropped(Reason::TooLong), output.dropped(Reason::Runt)), (1, 1));
+        assert_eq!((output.dropped(Reason::TooLong), output.dropped(Reason::Runt)), (3, 1));
     });
 }
 
