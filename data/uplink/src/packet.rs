@@ -43,6 +43,9 @@ const QUEUE: usize = 4 << 20;
 /// How often the thread looks whether the ring stands still, while the link is up.
 const LOOK: Duration = Duration::from_secs(1);
 
+/// Reads of a frame that is queued beside the ring.
+const READS: usize = 8;
+
 /// Bytes of a VLAN tag.
 const TAG_LEN: u16 = 4;
 const TAG: usize = TAG_LEN as usize;
@@ -106,6 +109,8 @@ struct PacketPort {
     link: Link,
     socket: Arc<OwnedFd>,
     bound: AtomicBool,
+    /// A frame is not where the ring says.
+    astray: AtomicBool,
     offloads: Offloads,
     tx: Mutex<Tx>,
     rx: Mutex<Writer>,
@@ -127,6 +132,7 @@ pub fn open(config: &Config, changed: Changed) -> Result<Packet, PacketError> {
     let port = PacketPort {
         link: Link::new(&config.label, &config.name, changed).map_err(fail)?,
         bound: AtomicBool::new(false),
+        astray: AtomicBool::new(false),
         offloads,
         tx: Mutex::new(Tx {
             ring: Ring::new(socket.as_fd(), mtu).map_err(fail)?,
@@ -238,10 +244,10 @@ impl Interface for PacketPort {
         self.link.lost();
     }
 
-    /// Renews a ring that stands still. The kernel takes a slot, drops the frame if virtio-net
-    /// headers cannot say how it is to be segmented (by UDP fragments or for SCTP, or as a NIC has
-    /// merged it), and finds that slot taken ever after (kernel: `tpacket_rcv`). Nothing but its
-    /// count of losses tells of this, and that wakes nobody.
+    /// Renews a ring that stands still, or whose frames are astray. The kernel takes a slot, drops
+    /// the frame if virtio-net headers cannot say how it is to be segmented (by UDP fragments or for
+    /// SCTP, or as a NIC has merged it), and finds that slot taken ever after (kernel:
+    /// `tpacket_rcv`). Nothing but its count of losses tells of this, and that wakes nobody.
     fn chores(&self) -> Option<Duration> {
         if !self.attached() {
             return None;
@@ -253,15 +259,18 @@ impl Interface for PacketPort {
         let before = std::mem::replace(seen, (lost, ring.taken()));
         // It was not full, since nothing was taken from it.
         let still = lost > before.0 && ring.taken() == before.1 && ring.peek().is_none();
-        if still || !ring.is_there() {
-            let renewed = ring.renew(self.socket.as_fd());
-            if !std::mem::replace(told, true) {
-                let what = "a frame that virtio-net headers cannot describe stopped the ring";
-                self.link.warn(&format!("{what}; see docs/operations.md, Physical NICs"));
-            }
-            if let Err(e) = renewed {
-                self.link.warn(&format!("no new ring: {e}"));
-            }
+        let astray = self.astray.swap(false, Ordering::AcqRel);
+        if astray {
+            self.link.counters.input.drop(Reason::DeviceError, 1);
+        }
+        if still && !std::mem::replace(told, true) {
+            let what = "a frame that virtio-net headers cannot describe stopped the ring";
+            self.link.warn(&format!("{what}; see docs/operations.md, Physical NICs"));
+        }
+        if (still || astray || !ring.is_there())
+            && let Err(e) = ring.renew(self.socket.as_fd())
+        {
+            self.link.warn(&format!("no new ring: {e}"));
         }
         self.is_up().then_some(LOOK)
     }
@@ -301,6 +310,12 @@ impl PacketPort {
             let Some(room) = inbox.free(ROOM) else { return true };
             let room = room.get_mut(..ROOM).unwrap_or_default();
             match self.take(ring, &slot, room) {
+                Err(Reason::DeviceError) => {
+                    // Slots and queue do not belong together any more: the thread starts anew.
+                    self.astray.store(true, Ordering::Release);
+                    self.link.wake();
+                    return true;
+                }
                 Ok((start, end, offload)) => {
                     inbox.filled(end);
                     inbox.skip(start);
@@ -325,7 +340,7 @@ impl PacketPort {
     ) -> Result<(usize, usize, Offload), Reason> {
         let behind_tag = room.get_mut(TAG..).unwrap_or_default();
         let n = match (slot.queued, slot.cut) {
-            (true, _) => self.read(behind_tag)?,
+            (true, _) => self.read(slot, behind_tag)?,
             // There was no room for the whole of it.
             (false, true) => return Err(Reason::Overrun),
             (false, false) => ring.copy(slot, behind_tag)?,
@@ -333,15 +348,14 @@ impl PacketPort {
         place(room, n, slot.tag)
     }
 
-    /// Reads header and frame from the socket's queue.
-    fn read(&self, room: &mut [u8]) -> Result<usize, Reason> {
+    /// Reads header and frame of `slot` from the socket's queue.
+    fn read(&self, slot: &Slot, room: &mut [u8]) -> Result<usize, Reason> {
         let mut read = || rustix::io::read(&self.socket, &mut *room);
-        let got = match read() {
-            // That the link went down is said once; the frame is there all the same.
-            Err(Errno::NETDOWN) => read(),
-            got => got,
-        };
-        got.map_err(|_| Reason::DeviceError)
+        // Each time that the link went down is said once; the frame is there all the same.
+        match (0..READS).map(|_| read()).find(|got| *got != Err(Errno::NETDOWN)) {
+            Some(Ok(n)) if n == slot.whole.min(room.len()) => Ok(n),
+            _ => Err(Reason::DeviceError),
+        }
     }
 }
 

@@ -55,6 +55,8 @@ pub(super) struct Slot {
     pub(super) cut: bool,
     /// It waits in the socket's queue, whole.
     pub(super) queued: bool,
+    /// Bytes of header and frame there.
+    pub(super) whole: usize,
 }
 
 impl Ring {
@@ -118,6 +120,7 @@ impl Ring {
             tag: tag_of(status, tag),
             cut: kept < len,
             queued: status & libc::TP_STATUS_COPY != 0,
+            whole: vnet_header::LEN.saturating_add(len as usize),
         })
     }
 

@@ -377,3 +377,30 @@ fn a_frame_that_headers_cannot_describe_does_not_stop_those_behind_it() {
         assert!(port.counters().input.dropped(Reason::Overrun) >= 2);
     });
 }
+
+#[test]
+fn a_frame_missing_beside_the_ring_is_no_other_frame() {
+    namespace(|| {
+        pair();
+        ip("link set far mtu 9000");
+        let near = open_near();
+        ip("link set near mtu 9000");
+        let (port, far) = (near.port(), far());
+        let marker = foreign(4, 3000);
+        let (mut batch, mut keep) = (Batch::new(), Keep::default());
+        for n in 1..3 {
+            [5000, 6000].iter().for_each(|len| send(&far, &foreign(2, *len)));
+            let mut taken = [0; 9100];
+            rustix::io::read(&near.0.port.socket, &mut taken).unwrap();
+            wait("the frames behind it", || {
+                port.pull(&mut batch, BATCH, &mut keep);
+                let errors = port.counters().input.dropped(Reason::DeviceError);
+                errors == n && {
+                    send(&far, &marker);
+                    keep.frames.iter().any(|(f, _)| *f == marker)
+                }
+            });
+            assert!(keep.frames.drain(..).all(|(f, _)| f == marker));
+        }
+    });
+}
