@@ -248,7 +248,8 @@ impl<T: Interface> Drop for Running<T> {
     }
 }
 
-/// The thread: sleeps until a link changes, somebody wakes it, or it is time to retry or for chores.
+/// The thread: sleeps until a link changes, somebody wakes it, or it is time to retry or for
+/// chores.
 fn watch<T: Interface>(port: &T, events: &OwnedFd) {
     vmlan_sandbox::enter(T::THREAD);
     let wake = &port.link().wake;

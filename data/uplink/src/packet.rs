@@ -245,8 +245,8 @@ impl Interface for PacketPort {
     }
 
     /// Renews a ring that stands still, or whose frames are astray. The kernel takes a slot, drops
-    /// the frame if virtio-net headers cannot say how it is to be segmented (by UDP fragments or for
-    /// SCTP, or as a NIC has merged it), and finds that slot taken ever after (kernel:
+    /// the frame if virtio-net headers cannot say how it is to be segmented (by UDP fragments or
+    /// for SCTP, or as a NIC has merged it), and finds that slot taken ever after (kernel:
     /// `tpacket_rcv`). Nothing but its count of losses tells of this, and that wakes nobody.
     fn chores(&self) -> Option<Duration> {
         if !self.attached() {
@@ -385,7 +385,11 @@ fn place(
 
 impl Port for PacketPort {
     fn pull(&self, batch: &mut Batch<'static>, limit: usize, sink: &mut dyn Sink) -> usize {
-        let Some(mut tx) = self.link.wanted.try_lock(&self.tx) else { return 0 };
+        let Some(mut tx) = self.link.wanted.try_lock(&self.tx) else {
+            // The thread, or who reads counters, has it for a moment: what rang is still there.
+            self.link.drained(false);
+            return 0;
+        };
         let drained = self.fill(&mut tx, limit);
         self.link.drained(drained);
         if tx.inbox.len() == 0 {

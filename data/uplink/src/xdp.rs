@@ -473,7 +473,11 @@ impl XdpPort {
 
 impl Port for XdpPort {
     fn pull(&self, batch: &mut Batch<'static>, limit: usize, sink: &mut dyn Sink) -> usize {
-        let Some(mut tx) = self.link.wanted.try_lock(&self.tx) else { return 0 };
+        let Some(mut tx) = self.link.wanted.try_lock(&self.tx) else {
+            // The thread, or who reads counters, has it for a moment: what rang is still there.
+            self.link.drained(false);
+            return 0;
+        };
         let drained = self.fill(&mut tx, limit);
         self.link.drained(drained);
         if tx.inbox.len() == 0 {

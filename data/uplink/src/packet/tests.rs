@@ -254,7 +254,7 @@ fn what_came_too_fast_is_counted() {
         (0..3000).for_each(|_| send(&far, &f));
         let port = near.port();
         let (mut batch, mut keep) = (Batch::new(), Keep::default());
-        while port.pull(&mut batch, BATCH, &mut keep) > 0 {}
+        wait("sleep", || port.pull(&mut batch, BATCH, &mut keep) == 0 && !port.arm());
         port.count_doorbells();
         port.count_doorbells();
         let lost = port.counters().input.dropped(Reason::Overrun);
@@ -278,6 +278,21 @@ fn a_worker_sleeps_while_frames_are_held() {
     namespace(|| {
         pair();
         sleeps_while_frames_are_held(&*open_near().port());
+    });
+}
+
+#[test]
+fn a_worker_that_finds_the_lock_taken_looks_again() {
+    namespace(|| {
+        pair();
+        let near = open_near();
+        let (port, mut batch, mut keep) = (near.port(), Batch::new(), Keep::default());
+        wait("sleep", || port.pull(&mut batch, BATCH, &mut keep) == 0 && !port.arm());
+        let taken = lock(&near.0.port.tx);
+        assert_eq!(port.pull(&mut batch, BATCH, &mut keep), 0);
+        assert!(port.arm(), "it may not sleep");
+        drop(taken);
+        wait("sleep", || port.pull(&mut batch, BATCH, &mut keep) == 0 && !port.arm());
     });
 }
 

@@ -279,6 +279,21 @@ fn a_worker_sleeps_while_frames_are_held() {
 }
 
 #[test]
+fn a_worker_that_finds_the_lock_taken_looks_again() {
+    namespace(|| {
+        pair();
+        let near = open_near();
+        let (port, mut batch, mut keep) = (near.port(), Batch::new(), Keep::default());
+        wait("sleep", || port.pull(&mut batch, BATCH, &mut keep) == 0 && !port.arm());
+        let taken = lock(&near.0.port.tx);
+        assert_eq!(port.pull(&mut batch, BATCH, &mut keep), 0);
+        assert!(port.arm(), "it may not sleep");
+        drop(taken);
+        wait("sleep", || port.pull(&mut batch, BATCH, &mut keep) == 0 && !port.arm());
+    });
+}
+
+#[test]
 fn errors_say_what_to_do() {
     namespace(|| {
         pair();
