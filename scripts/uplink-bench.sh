@@ -83,7 +83,10 @@ interface() {
     in_ns "$ns" ip link add near type veth peer name far
     far=far
     in_ns "$ns" ip link set far up
-    if [ "$1" = xdp ]; then in_ns "$ns" ethtool -K far tx off > /dev/null; fi
+    if [ "$1" = xdp ]; then
+      in_ns "$ns" ethtool -K near rxvlan off > /dev/null
+      in_ns "$ns" ethtool -K far tx off txvlan off > /dev/null
+    fi
   fi
   in_ns "$ns" ip link set near up
 }

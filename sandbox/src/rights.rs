@@ -72,8 +72,11 @@ pub(crate) fn keep_capabilities_of(kind: Thread) {
     let needed = match kind {
         Thread::Control => KEPT,
         Thread::Tap => CapabilitySet::NET_ADMIN,
-        // They open sockets of an interface that comes back.
-        Thread::Xdp => CapabilitySet::NET_RAW.union(CapabilitySet::IPC_LOCK),
+        // They open sockets of an interface that comes back, and attach the program to it: bpf(2)
+        // wanted `BPF` for every command before Linux 5.19, where others may not use it.
+        Thread::Xdp => {
+            CapabilitySet::NET_RAW.union(CapabilitySet::IPC_LOCK).union(CapabilitySet::BPF)
+        }
         // They connect to sockets of others.
         Thread::Port | Thread::Stream => CapabilitySet::DAC_OVERRIDE,
         _ => CapabilitySet::empty(),

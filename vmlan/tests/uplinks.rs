@@ -103,7 +103,8 @@ fn transfer(uplink: &str, far_set_up: &str) -> Option<[u64; 3]> {
         eprintln!("skipped: network interfaces are made by root");
         return None;
     }
-    let pair = "ip link add near type veth peer name far && ip link set near up && exec \"$@\"";
+    let pair = "ip link add near type veth peer name far && ethtool -K near rxvlan off && \
+        ip link set near up && exec \"$@\"";
     let wrapper = ["unshare", "--net", "--", "sh", "-c", pair, "sh", VMLAN];
     let dir = tempfile::tempdir().unwrap();
     let switch = Switch::within(dir, &wrapper, &[], &["g=tap:guest0", &format!("u={uplink}")]);
@@ -145,7 +146,7 @@ fn a_packet_socket_takes_segments_as_they_are() {
 
 #[test]
 fn xdp_gets_segments_cut_and_summed() {
-    let to_far = "ethtool -K far tx off";
+    let to_far = "ethtool -K far tx off txvlan off";
     let Some([frames, bytes, left]) = transfer("xdp:near", to_far) else { return };
     assert!(bytes / frames > 1514, "segments: {bytes} bytes in {frames} frames");
     assert!(left >= bytes / 1514, "{left} frames left for {frames} with {bytes} bytes");

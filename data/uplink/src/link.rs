@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags};
 use vmlan_frame::{Changed, Counters, Details, Offloads, Port, Reason};
@@ -19,12 +19,15 @@ use vmlan_sandbox::Thread;
 use crate::sys;
 use crate::thread_control::{Wake, Wanted, lock};
 
-const RETRY: Duration = Duration::from_secs(1); // Time between attempts to get the device back.
+/// Time between the first attempts to get the device back.
+const RETRY: Duration = Duration::from_secs(1);
 
 /// A port on an interface, as its thread sees it.
 pub(crate) trait Interface: Port + 'static {
     /// Whose list of system calls its thread has.
     const THREAD: Thread;
+    /// Time between attempts to get the device back, when many have failed.
+    const LONGEST_RETRY: Duration = RETRY;
     /// The flags of an interface that is up.
     const UP: libc::c_int;
 
@@ -43,6 +46,12 @@ pub(crate) trait Interface: Port + 'static {
 
     /// Lets the device go: no frame of it is lent or being written when this returns.
     fn detach(&self);
+
+    /// Does what is to be done from time to time; returns in what time it is to be called again, if
+    /// nothing else wakes the thread before.
+    fn chores(&self) -> Option<Duration> {
+        None
+    }
 
     /// What it says of itself beside what is said of any interface.
     fn more_details(&self) -> Details;
@@ -117,9 +126,11 @@ impl Link {
         self.up.load(Ordering::Acquire)
     }
 
-    /// Bytes of the longest frame, with one tag.
-    pub(crate) fn longest(&self) -> usize {
-        self.mtu.load(Ordering::Acquire) as usize + 14 + 4
+    /// True if the link takes a frame of `len` bytes that begins with `head`: one tag of 802.1Q
+    /// comes on top of the MTU.
+    pub(crate) fn takes(&self, head: &[u8], len: usize) -> bool {
+        let tag = if head.get(12..14) == Some(&[0x81, 0]) { 4 } else { 0 };
+        len <= self.mtu.load(Ordering::Acquire) as usize + 14 + tag
     }
 
     pub(crate) fn version(&self) -> u64 {
@@ -135,6 +146,21 @@ impl Link {
     /// comes after the last look in vain makes an edge, and epoll keeps it.
     pub(crate) fn arm(&self) -> bool {
         self.is_up() && !self.drained.load(Ordering::Acquire)
+    }
+
+    /// Sleeps for `time`; true if the thread is to end.
+    pub(crate) fn sleep(&self, time: Duration) -> bool {
+        self.wake.sleep(time);
+        self.wake.stopped()
+    }
+
+    /// Has the thread look at its chores.
+    pub(crate) fn wake(&self) {
+        self.wake.wake();
+    }
+
+    pub(crate) fn warn(&self, what: &str) {
+        log::warn!("{}: {what}", self.label);
     }
 
     /// A call said that the device is gone: the thread will see to it.
@@ -170,7 +196,7 @@ impl<T: Interface> Running<T> {
     pub(crate) fn start(port: T) -> io::Result<Self> {
         let events = sys::link_events()?;
         let port = Arc::new(port);
-        look(&*port, &events);
+        look(&*port, &events, &mut Retry::default());
         let watched = Arc::clone(&port);
         let thread = std::thread::Builder::new()
             .name(format!("{} {}", T::THREAD.name(), port.link().interface))
@@ -209,8 +235,8 @@ impl<T: Interface> Running<T> {
         if let Some(thread) = self.thread.take() {
             // It ends at once; a panic in it has been reported by the runtime.
             let _ = thread.join();
-            self.port.detach();
             link.up.store(false, Ordering::Release);
+            self.port.detach();
             (link.changed)();
         }
     }
@@ -222,34 +248,64 @@ impl<T: Interface> Drop for Running<T> {
     }
 }
 
-/// The thread: sleeps until a link changes, somebody wakes it, or it is time to retry.
+/// The thread: sleeps until a link changes, somebody wakes it, or it is time to retry or for
+/// chores.
 fn watch<T: Interface>(port: &T, events: &OwnedFd) {
     vmlan_sandbox::enter(T::THREAD);
     let wake = &port.link().wake;
+    let mut retry = Retry::default();
     while !wake.stopped() {
+        let chores = port.chores();
         let mut fds =
             [events.as_fd(), wake.fd()].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
-        sys::poll(&mut fds, (!port.attached()).then_some(RETRY));
+        let again = (!port.attached()).then(|| retry.pause.max(RETRY));
+        sys::poll(&mut fds, again.into_iter().chain(chores).min());
+        let told = !fds[0].revents().is_empty() || port.link().gone.load(Ordering::Acquire);
         sys::drain(events.as_fd());
         wake.clear();
-        if !wake.stopped() {
-            look(port, events);
+        if !wake.stopped() && (told || !port.attached()) {
+            look(port, events, &mut retry);
         }
     }
 }
 
+/// When to try again to get the device back. An attempt makes events of links itself and may
+/// disturb the device, so events are no reason for another one, unless it was not there before.
+#[derive(Debug, Default)]
+struct Retry {
+    /// The device of that name was there at the last attempt.
+    there: bool,
+    /// Time between the last attempt and the next.
+    pause: Duration,
+    last: Option<Instant>,
+}
+
+impl Retry {
+    /// True if it is time for an attempt, which the next one keeps away from.
+    fn is_due(&mut self, there: bool, now: Instant, longest: Duration) -> bool {
+        let later = self.last.is_some_and(|last| now.duration_since(last) < self.pause);
+        if later && there && self.there {
+            return false;
+        }
+        let pause = if there && self.there { self.pause * 2 } else { RETRY };
+        *self = Self { there, pause: pause.clamp(RETRY, longest), last: Some(now) };
+        true
+    }
+}
+
 /// Finds out what became of the device, and acts on it.
-fn look<T: Interface>(port: &T, socket: &OwnedFd) {
+fn look<T: Interface>(port: &T, socket: &OwnedFd, retry: &mut Retry) {
     let (link, socket) = (port.link(), socket.as_fd());
-    let gone = link.gone.load(Ordering::Acquire);
+    let (gone, mut news) = (link.gone.load(Ordering::Acquire), false);
     if port.attached() && (gone || port.name(socket).is_none()) {
-        log::warn!("{}: the device was deleted", link.label);
+        link.warn("the device was deleted");
+        news = link.up.swap(false, Ordering::AcqRel);
         port.detach();
     }
-    let mut news = false;
-    if !port.attached() {
+    let there = sys::link_flags(socket, &link.interface).is_ok();
+    if !port.attached() && retry.is_due(there, Instant::now(), T::LONGEST_RETRY) {
         match port.attach(socket) {
-            Ok(()) => news = true,
+            Ok(()) => (news, *retry) = (true, Retry::default()),
             Err(e) => *lock(&link.trouble) = Some(e),
         }
     }
@@ -262,5 +318,29 @@ fn look<T: Interface>(port: &T, socket: &OwnedFd) {
     if link.up.swap(up, Ordering::AcqRel) != up || news {
         log::info!("{}: {}", link.label, if up { "up" } else { "down" });
         (link.changed)();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attempts_become_rare_while_the_device_is_there() {
+        let (start, longest) = (Instant::now(), Duration::from_secs(30));
+        let mut retry = Retry::default();
+        let mut attempts = Vec::new();
+        // Events each 100 ms.
+        for tenth in 0..1000 {
+            let now = start + Duration::from_millis(100) * tenth;
+            if retry.is_due(true, now, longest) {
+                attempts.push(tenth);
+            }
+        }
+        assert_eq!(attempts, [0, 10, 30, 70, 150, 310, 610, 910]);
+        let now = start + Duration::from_millis(100_000);
+        assert!(retry.is_due(false, now, longest), "gone");
+        assert!(retry.is_due(true, now, longest), "and back at once");
+        assert!(!retry.is_due(true, now, longest));
     }
 }

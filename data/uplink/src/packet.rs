@@ -19,6 +19,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::net::{netdevice, sockopt};
@@ -38,6 +39,12 @@ use crate::{sys, vnet_header};
 /// Bytes that the kernel may queue, as far as it lets us: for frames that are too long for the
 /// ring, and for those that are sent.
 const QUEUE: usize = 4 << 20;
+
+/// How often the thread looks whether the ring stands still, while the link is up.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Reads of a frame that is queued beside the ring.
+const READS: usize = 8;
 
 /// Bytes of a VLAN tag.
 const TAG_LEN: u16 = 4;
@@ -92,12 +99,18 @@ impl std::fmt::Debug for Packet {
 struct Tx {
     ring: Ring,
     inbox: Inbox,
+    /// What the thread saw at its last look: frames lost, slots given back.
+    seen: (u64, u64),
+    /// That a ring stood still was said.
+    told: bool,
 }
 
 struct PacketPort {
     link: Link,
     socket: Arc<OwnedFd>,
     bound: AtomicBool,
+    /// A frame is not where the ring says.
+    astray: AtomicBool,
     offloads: Offloads,
     tx: Mutex<Tx>,
     rx: Mutex<Writer>,
@@ -119,10 +132,13 @@ pub fn open(config: &Config, changed: Changed) -> Result<Packet, PacketError> {
     let port = PacketPort {
         link: Link::new(&config.label, &config.name, changed).map_err(fail)?,
         bound: AtomicBool::new(false),
+        astray: AtomicBool::new(false),
         offloads,
         tx: Mutex::new(Tx {
             ring: Ring::new(socket.as_fd(), mtu).map_err(fail)?,
             inbox: Inbox::new(BATCH),
+            seen: (0, 0),
+            told: false,
         }),
         rx: Mutex::new(Writer::new()),
         socket: Arc::new(socket),
@@ -228,6 +244,37 @@ impl Interface for PacketPort {
         self.link.lost();
     }
 
+    /// Renews a ring that stands still, or whose frames are astray. The kernel takes a slot, drops
+    /// the frame if virtio-net headers cannot say how it is to be segmented (by UDP fragments or
+    /// for SCTP, or as a NIC has merged it), and finds that slot taken ever after (kernel:
+    /// `tpacket_rcv`). Nothing but its count of losses tells of this, and that wakes nobody.
+    fn chores(&self) -> Option<Duration> {
+        if !self.attached() {
+            return None;
+        }
+        let mut tx = self.link.wanted.lock(&self.tx);
+        self.count_losses(&tx);
+        let lost = self.link.counters.input.dropped(Reason::Overrun);
+        let Tx { ring, seen, told, .. } = &mut *tx;
+        let before = std::mem::replace(seen, (lost, ring.taken()));
+        // It was not full, since nothing was taken from it.
+        let still = lost > before.0 && ring.taken() == before.1 && ring.peek().is_none();
+        let astray = self.astray.swap(false, Ordering::AcqRel);
+        if astray {
+            self.link.counters.input.drop(Reason::DeviceError, 1);
+        }
+        if still && !std::mem::replace(told, true) {
+            let what = "a frame that virtio-net headers cannot describe stopped the ring";
+            self.link.warn(&format!("{what}; see docs/operations.md, Physical NICs"));
+        }
+        if (still || astray || !ring.is_there())
+            && let Err(e) = ring.renew(self.socket.as_fd())
+        {
+            self.link.warn(&format!("no new ring: {e}"));
+        }
+        self.is_up().then_some(LOOK)
+    }
+
     fn more_details(&self) -> Details {
         Details::new()
     }
@@ -244,14 +291,31 @@ impl PacketPort {
         Ok(())
     }
 
+    /// The kernel forgets what it has said, so one at a time asks it.
+    fn count_losses(&self, _: &Tx) {
+        let lost = sys::packet_lost(self.socket.as_fd());
+        if lost > 0 {
+            self.link.counters.input.drop(Reason::Overrun, lost);
+        }
+    }
+
     /// Takes frames until `limit` wait, the ring is empty, or there is no room. True if looking
     /// again is useless until a doorbell rings or a held frame is finished.
-    fn fill(&self, Tx { ring, inbox }: &mut Tx, limit: usize) -> bool {
+    fn fill(&self, Tx { ring, inbox, .. }: &mut Tx, limit: usize) -> bool {
+        if inbox.len() >= limit {
+            return true;
+        }
         while inbox.len() < limit {
             let Some(slot) = ring.peek() else { return true };
             let Some(room) = inbox.free(ROOM) else { return true };
             let room = room.get_mut(..ROOM).unwrap_or_default();
             match self.take(ring, &slot, room) {
+                Err(Reason::DeviceError) => {
+                    // Slots and queue do not belong together any more: the thread starts anew.
+                    self.astray.store(true, Ordering::Release);
+                    self.link.wake();
+                    return true;
+                }
                 Ok((start, end, offload)) => {
                     inbox.filled(end);
                     inbox.skip(start);
@@ -276,7 +340,7 @@ impl PacketPort {
     ) -> Result<(usize, usize, Offload), Reason> {
         let behind_tag = room.get_mut(TAG..).unwrap_or_default();
         let n = match (slot.queued, slot.cut) {
-            (true, _) => self.read(behind_tag)?,
+            (true, _) => self.read(slot, behind_tag)?,
             // There was no room for the whole of it.
             (false, true) => return Err(Reason::Overrun),
             (false, false) => ring.copy(slot, behind_tag)?,
@@ -284,15 +348,14 @@ impl PacketPort {
         place(room, n, slot.tag)
     }
 
-    /// Reads header and frame from the socket's queue.
-    fn read(&self, room: &mut [u8]) -> Result<usize, Reason> {
+    /// Reads header and frame of `slot` from the socket's queue.
+    fn read(&self, slot: &Slot, room: &mut [u8]) -> Result<usize, Reason> {
         let mut read = || rustix::io::read(&self.socket, &mut *room);
-        let got = match read() {
-            // That the link went down is said once; the frame is there all the same.
-            Err(Errno::NETDOWN) => read(),
-            got => got,
-        };
-        got.map_err(|_| Reason::DeviceError)
+        // Each time that the link went down is said once; the frame is there all the same.
+        match (0..READS).map(|_| read()).find(|got| *got != Err(Errno::NETDOWN)) {
+            Some(Ok(n)) if n == slot.whole.min(room.len()) => Ok(n),
+            _ => Err(Reason::DeviceError),
+        }
     }
 }
 
@@ -322,7 +385,11 @@ fn place(
 
 impl Port for PacketPort {
     fn pull(&self, batch: &mut Batch<'static>, limit: usize, sink: &mut dyn Sink) -> usize {
-        let Some(mut tx) = self.link.wanted.try_lock(&self.tx) else { return 0 };
+        let Some(mut tx) = self.link.wanted.try_lock(&self.tx) else {
+            // The thread, or who reads counters, has it for a moment: what rang is still there.
+            self.link.drained(false);
+            return 0;
+        };
         let drained = self.fill(&mut tx, limit);
         self.link.drained(drained);
         if tx.inbox.len() == 0 {
@@ -365,10 +432,7 @@ impl Port for PacketPort {
     }
 
     fn count_doorbells(&self) {
-        let lost = sys::packet_lost(self.socket.as_fd());
-        if lost > 0 {
-            self.link.counters.input.drop(Reason::Overrun, lost);
-        }
+        self.count_losses(&self.link.wanted.lock(&self.tx));
     }
 
     fn counters(&self) -> &Counters {

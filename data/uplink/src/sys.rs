@@ -147,6 +147,19 @@ pub(crate) fn link_queues(socket: BorrowedFd<'_>, name: &str) -> io::Result<(u32
     }
 }
 
+/// True if interface `name` takes VLAN tags out of the frames that it receives (ethtool, kernel:
+/// `struct ethtool_value`); no, if it does not say.
+pub(crate) fn link_takes_tags(socket: BorrowedFd<'_>, name: &str) -> io::Result<bool> {
+    const GET_FLAGS: u32 = 0x25;
+    const RX_VLAN: u32 = 1 << 8;
+    let mut value = [GET_FLAGS, 0];
+    let mut req = EthtoolReq(IfReq::new(name, 0)?.name, value.as_mut_ptr(), [0; 16]);
+    match ioctl(socket, &SIOCETHTOOL, &mut req) {
+        Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(false),
+        done => done.map(|()| value[1] & RX_VLAN != 0),
+    }
+}
+
 /// Sets interface `name` up.
 pub(crate) fn link_set_up(socket: BorrowedFd<'_>, name: &str) -> io::Result<()> {
     let mut req = IfReq::new(name, 0)?;

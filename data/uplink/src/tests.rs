@@ -42,6 +42,8 @@ pub(crate) struct Keep {
     /// Frames beginning with this byte are held.
     pub(crate) hold: Option<u8>,
     pub(crate) batches: usize,
+    /// Frames of the longest batch.
+    pub(crate) most: usize,
     /// Frames and bytes that the port dropped by itself.
     pub(crate) skipped: (usize, u64),
 }
@@ -54,6 +56,7 @@ impl Sink for Keep {
 
     fn deliver(&mut self, batch: &mut Batch<'_>) {
         self.batches += 1;
+        self.most = self.most.max(batch.len());
         for i in 0..batch.len() {
             let frame = batch.frame(i).unwrap();
             let mut bytes = vec![0; frame.len];

@@ -18,7 +18,7 @@ mod tests;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -38,6 +38,9 @@ use crate::writer;
 
 /// The most queues that are looked for.
 const MAX_QUEUES: u32 = 64;
+
+/// When the thread sends again what found the device's queue full.
+const AGAIN: Duration = Duration::from_millis(1);
 
 /// Room for the longest frame that fits a chunk.
 const ROOM: usize = 4096;
@@ -83,6 +86,11 @@ pub enum XdpError {
          (`ip link set {name} mtu 1500`), or use packet:{name}"
     )]
     Mtu { name: String, mtu: u32 },
+    #[error(
+        "xdp `{0}`: it takes VLAN tags out of frames before XDP sees them, so those of any VLAN \
+         would come in as untagged: `ethtool -K {0} rxvlan off`"
+    )]
+    TakesTags(String),
     #[error("xdp `{0}`: is no Ethernet device (its type is {1}): choose one with MAC addresses")]
     NotEthernet(String, u16),
     #[error("xdp `{0}`: its driver has no zero-copy mode: leave zerocopy=on out")]
@@ -133,6 +141,8 @@ struct XdpPort {
     attached: Mutex<Option<Attached>>,
     tx: Mutex<Tx>,
     rx: Mutex<Vec<Sending>>,
+    /// Frames wait in the rings of queues that send, for a call. Written under their lock.
+    left: AtomicBool,
     /// Losses that were counted.
     lost: AtomicU64,
 }
@@ -154,6 +164,7 @@ pub fn open(config: Config, changed: Changed) -> Result<Xdp, XdpError> {
         attached: Mutex::new(None),
         tx: Mutex::new(Tx { queues: Vec::new(), inbox: Inbox::new(BATCH), next: 0 }),
         rx: Mutex::new(Vec::new()),
+        left: AtomicBool::new(false),
         lost: AtomicU64::new(0),
         config,
     };
@@ -162,12 +173,19 @@ pub fn open(config: Config, changed: Changed) -> Result<Xdp, XdpError> {
 }
 
 /// Asks again for what is in use: the kernel frees queues and programs some time after their last
-/// descriptor was closed.
-fn once_free<T>(take: impl Fn() -> io::Result<T>) -> io::Result<T> {
+/// descriptor was closed. `sleep` says whether to end.
+fn once_free<T>(
+    sleep: impl Fn(Duration) -> bool,
+    take: impl Fn() -> io::Result<T>,
+) -> io::Result<T> {
     const PAUSE: Duration = Duration::from_millis(20);
     for _ in 0..10 {
         match take() {
-            Err(e) if e.raw_os_error() == Some(libc::EBUSY) => std::thread::sleep(PAUSE),
+            Err(e) if e.raw_os_error() == Some(libc::EBUSY) => {
+                if sleep(PAUSE) {
+                    return Err(e);
+                }
+            }
             taken => return taken,
         }
     }
@@ -237,6 +255,8 @@ impl Xdp {
 
 impl Interface for XdpPort {
     const THREAD: Thread = Thread::Xdp;
+    // To attach the program makes some devices start anew.
+    const LONGEST_RETRY: Duration = Duration::from_secs(30);
     const UP: libc::c_int = libc::IFF_UP | libc::IFF_RUNNING;
 
     fn link(&self) -> &Link {
@@ -259,6 +279,15 @@ impl Interface for XdpPort {
     fn detach(&self) {
         self.count_losses();
         self.replace(None, Vec::new(), Vec::new(), Link::lost);
+    }
+
+    /// Sends what a push left in the rings, which waits for a link that is down.
+    fn chores(&self) -> Option<Duration> {
+        let left = || self.left.load(Ordering::Acquire) && self.is_up();
+        if left() {
+            self.send(&mut lock(&self.rx));
+        }
+        left().then_some(AGAIN)
     }
 
     fn more_details(&self) -> Details {
@@ -286,12 +315,17 @@ impl XdpPort {
         let index = index.map_err(|e| XdpError::new(name, "its index", e.into()))?;
         let mtu = sys::link_mtu(socket, name).map_err(fail("its MTU"))?;
         let chunk = queue::chunk(mtu).ok_or_else(|| XdpError::Mtu { name: name.clone(), mtu })?;
+        if sys::link_takes_tags(socket, name).map_err(fail("its offloads"))? {
+            return Err(XdpError::TakesTags(name.clone()));
+        }
+        // Some devices start anew with a program, and have queues for XDP only then. What comes in
+        // while the map is empty goes to the host.
+        let (link, native) = self.attach_program(index)?;
         let (receiving, sending) = self.open_queues(index, chunk)?;
         for (n, queue) in (0..).zip(&receiving) {
             let socket = queue.socket().as_fd();
             sys::bpf_map_socket(self.map.as_fd(), n, socket).map_err(fail("the map of sockets"))?;
         }
-        let (link, native) = self.attach_program(index)?;
         sys::packet_promiscuous(socket, index).map_err(fail("promiscuous mode"))?;
         let attached = Attached {
             index,
@@ -322,7 +356,8 @@ impl XdpPort {
         let (receive, send) = there.map_err(|e| XdpError::new(name, "its queues", e))?;
         let wanted = self.config.queues.map_or(receive, |wanted| receive.min(wanted.into()));
         for n in 0..wanted.clamp(1, MAX_QUEUES) {
-            let opened = once_free(|| queue::open(index, n, chunk, copying));
+            let opened =
+                once_free(|time| self.link.sleep(time), || queue::open(index, n, chunk, copying));
             let (r, s) = opened.map_err(|e| match (e.raw_os_error(), copying) {
                 (Some(libc::EBUSY), _) => XdpError::Busy(name.clone(), e),
                 (Some(libc::EOPNOTSUPP | libc::EINVAL), Copying::Never) => {
@@ -343,7 +378,9 @@ impl XdpPort {
     fn attach_program(&self, index: u32) -> Result<(OwnedFd, bool), XdpError> {
         const GENERIC: u32 = 1 << 1; // `XDP_FLAGS_SKB_MODE`
         const NATIVE: u32 = 1 << 2; // `XDP_FLAGS_DRV_MODE`
-        let attach = |flags| once_free(|| sys::bpf_link_xdp(self.program.as_fd(), index, flags));
+        let program = self.program.as_fd();
+        let sleep = |time| self.link.sleep(time);
+        let attach = |flags| once_free(sleep, || sys::bpf_link_xdp(program, index, flags));
         let attached = match attach(NATIVE) {
             Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => {
                 attach(GENERIC).map(|link| (link, false))
@@ -365,14 +402,23 @@ impl XdpPort {
     ) {
         let mut tx = self.link.wanted.lock(&self.tx);
         let mut rx = self.link.wanted.lock(&self.rx);
-        *lock(&self.attached) = attached;
-        (tx.queues, tx.next, *rx) = (receiving, 0, sending);
+        let attached = std::mem::replace(&mut *lock(&self.attached), attached);
+        let receiving = std::mem::replace(&mut tx.queues, receiving);
+        let sending = std::mem::replace(&mut *rx, sending);
+        tx.next = 0;
         note(&self.link);
+        drop((tx, rx));
+        // To detach the program waits for the kernel's lock on all its links, and no worker waits
+        // for that.
+        drop((attached, receiving, sending));
     }
 
     /// Takes frames until `limit` wait, all queues are empty, or there is no room. True if looking
     /// again is useless until a doorbell rings or a held frame is finished.
     fn fill(&self, Tx { queues, inbox, next }: &mut Tx, limit: usize) -> bool {
+        if inbox.len() >= limit {
+            return true;
+        }
         let n = queues.len();
         let first = *next;
         *next = if first + 1 < n { first + 1 } else { 0 };
@@ -406,6 +452,15 @@ impl XdpPort {
         false
     }
 
+    /// Has the kernel send what was added. True if the thread is to be told that some is left.
+    fn send(&self, queues: &mut [Sending]) -> bool {
+        let mut left = false;
+        for queue in queues {
+            left |= queue.send().unwrap_or_else(|e| self.link.refused(&e) == Reason::LinkDown);
+        }
+        !self.left.swap(left, Ordering::AcqRel) && left
+    }
+
     fn count_losses(&self) {
         let tx = self.link.wanted.lock(&self.tx);
         let all: u64 = tx.queues.iter().map(Receiving::lost).sum();
@@ -418,7 +473,11 @@ impl XdpPort {
 
 impl Port for XdpPort {
     fn pull(&self, batch: &mut Batch<'static>, limit: usize, sink: &mut dyn Sink) -> usize {
-        let Some(mut tx) = self.link.wanted.try_lock(&self.tx) else { return 0 };
+        let Some(mut tx) = self.link.wanted.try_lock(&self.tx) else {
+            // The thread, or who reads counters, has it for a moment: what rang is still there.
+            self.link.drained(false);
+            return 0;
+        };
         let drained = self.fill(&mut tx, limit);
         self.link.drained(drained);
         if tx.inbox.len() == 0 {
@@ -431,16 +490,14 @@ impl Port for XdpPort {
         let mut rx = lock(&self.rx);
         // What is sent while the link is down would leave when it is up.
         let up = self.link.is_up();
-        let longest = self.link.longest();
         let done = writer::push(batch, list, &self.link.counters.output, |frame| {
             let n = writer::queue_of(frame.head, rx.len());
             let queue = rx.get_mut(n).filter(|_| up).ok_or(Reason::LinkDown)?;
-            if frame.len > longest { Err(Reason::TooLong) } else { queue.add(frame) }
+            let takes = self.link.takes(frame.head, frame.len);
+            if takes { queue.add(frame) } else { Err(Reason::TooLong) }
         });
-        for queue in rx.iter_mut() {
-            if let Err(e) = queue.send() {
-                self.link.refused(&e);
-            }
+        if self.send(&mut rx) {
+            self.link.wake();
         }
         done
     }

@@ -32,10 +32,14 @@ const FIELDS: usize = 4;
 
 #[derive(Debug)]
 pub(super) struct Ring {
-    memory: Shared,
+    /// None if the kernel did not give another one.
+    memory: Option<Shared>,
+    geometry: libc::tpacket_req,
     slot: usize,
     /// The slot that is filled next.
     next: usize,
+    /// Slots given back since the socket was made.
+    taken: u64,
 }
 
 /// What the kernel says of a frame.
@@ -51,6 +55,8 @@ pub(super) struct Slot {
     pub(super) cut: bool,
     /// It waits in the socket's queue, whole.
     pub(super) queued: bool,
+    /// Bytes of header and frame there.
+    pub(super) whole: usize,
 }
 
 impl Ring {
@@ -63,19 +69,46 @@ impl Ring {
             tp_frame_size: slot,
             tp_frame_nr: SLOTS,
         };
-        sys::packet_set(socket, &sys::PACKET_RX_RING, &geometry)?;
         let slot = slot as usize;
-        let memory = Shared::map(socket, 0, slot * SLOTS as usize)?;
-        Ok(Self { memory, slot, next: 0 })
+        let mut ring = Self { memory: None, geometry, slot, next: 0, taken: 0 };
+        ring.renew(socket)?;
+        Ok(ring)
+    }
+
+    /// Gives the socket a new ring. What waits in the old one, and beside it, is lost.
+    pub(super) fn renew(&mut self, socket: BorrowedFd<'_>) -> std::io::Result<()> {
+        let none = libc::tpacket_req {
+            tp_block_size: 0,
+            tp_block_nr: 0,
+            tp_frame_size: 0,
+            tp_frame_nr: 0,
+        };
+        // The kernel keeps a ring that is mapped, and takes no second one.
+        self.memory = None;
+        sys::packet_set(socket, &sys::PACKET_RX_RING, &none)?;
+        sys::packet_set(socket, &sys::PACKET_RX_RING, &self.geometry)?;
+        self.memory = Some(Shared::map(socket, 0, self.slot * SLOTS as usize)?);
+        self.next = 0;
+        Ok(())
+    }
+
+    /// False if the kernel did not give another ring.
+    pub(super) fn is_there(&self) -> bool {
+        self.memory.is_some()
+    }
+
+    /// Slots given back since the socket was made.
+    pub(super) fn taken(&self) -> u64 {
+        self.taken
     }
 
     /// The oldest frame, if there is one.
     pub(super) fn peek(&self) -> Option<Slot> {
-        let base = self.next * self.slot;
+        let (memory, base) = (self.memory.as_ref()?, self.next * self.slot);
         // Acquire: what the kernel wrote before it handed the slot over.
-        let status = self.memory.load(base + STATUS, Ordering::Acquire);
+        let status = memory.load(base + STATUS, Ordering::Acquire);
         let mut fields = [0; 24];
-        if status & libc::TP_STATUS_USER == 0 || !self.memory.read(base + FIELDS, &mut fields) {
+        if status & libc::TP_STATUS_USER == 0 || !memory.read(base + FIELDS, &mut fields) {
             return None;
         }
         let [len, kept, places, _, _, tag] = *fields.as_chunks::<4>().0 else { return None };
@@ -87,20 +120,25 @@ impl Ring {
             tag: tag_of(status, tag),
             cut: kept < len,
             queued: status & libc::TP_STATUS_COPY != 0,
+            whole: vnet_header::LEN.saturating_add(len as usize),
         })
     }
 
     /// Copies header and frame to `room`; returns their length.
     pub(super) fn copy(&self, slot: &Slot, room: &mut [u8]) -> Result<usize, Reason> {
         let to = room.get_mut(..slot.len).ok_or(Reason::TooLong)?;
-        if self.memory.read(slot.at, to) { Ok(slot.len) } else { Err(Reason::DeviceError) }
+        let copied = self.memory.as_ref().is_some_and(|memory| memory.read(slot.at, to));
+        if copied { Ok(slot.len) } else { Err(Reason::DeviceError) }
     }
 
     /// Gives the oldest frame's slot back.
     pub(super) fn give_back(&mut self) {
         // Release: what was read of it.
         let at = self.next * self.slot + STATUS;
-        self.memory.store(at, libc::TP_STATUS_KERNEL, Ordering::Release);
+        if let Some(memory) = &self.memory {
+            memory.store(at, libc::TP_STATUS_KERNEL, Ordering::Release);
+        }
+        self.taken += 1;
         self.next = if self.next + 1 < SLOTS as usize { self.next + 1 } else { 0 };
     }
 }

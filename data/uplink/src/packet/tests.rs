@@ -4,7 +4,7 @@ use vmlan_frame::{BATCH, Gso, MIN_FRAME};
 
 use super::*;
 use crate::tests::transfer::{Host, sum, transfer};
-use crate::tests::veth::{far, foreign, pair, rings, send, tagged};
+use crate::tests::veth::{far, foreign, pair, rings, send, sleeps_while_frames_are_held, tagged};
 use crate::tests::{Keep, bytes_of, counted, frame, ip, namespace, pull, push, run, wait};
 
 fn open_near() -> Packet {
@@ -254,7 +254,7 @@ fn what_came_too_fast_is_counted() {
         (0..3000).for_each(|_| send(&far, &f));
         let port = near.port();
         let (mut batch, mut keep) = (Batch::new(), Keep::default());
-        while port.pull(&mut batch, BATCH, &mut keep) > 0 {}
+        wait("sleep", || port.pull(&mut batch, BATCH, &mut keep) == 0 && !port.arm());
         port.count_doorbells();
         port.count_doorbells();
         let lost = port.counters().input.dropped(Reason::Overrun);
@@ -270,6 +270,29 @@ fn a_new_frame_rings_once_it_has_been_looked_for_in_vain() {
     namespace(|| {
         pair();
         rings(&*open_near().port());
+    });
+}
+
+#[test]
+fn a_worker_sleeps_while_frames_are_held() {
+    namespace(|| {
+        pair();
+        sleeps_while_frames_are_held(&*open_near().port());
+    });
+}
+
+#[test]
+fn a_worker_that_finds_the_lock_taken_looks_again() {
+    namespace(|| {
+        pair();
+        let near = open_near();
+        let (port, mut batch, mut keep) = (near.port(), Batch::new(), Keep::default());
+        wait("sleep", || port.pull(&mut batch, BATCH, &mut keep) == 0 && !port.arm());
+        let taken = lock(&near.0.port.tx);
+        assert_eq!(port.pull(&mut batch, BATCH, &mut keep), 0);
+        assert!(port.arm(), "it may not sleep");
+        drop(taken);
+        wait("sleep", || port.pull(&mut batch, BATCH, &mut keep) == 0 && !port.arm());
     });
 }
 
@@ -333,4 +356,66 @@ fn random_headers_do_no_harm() {
         *count += 1;
     }
     assert!(taken > 100 && refused > 100, "{taken} {refused}");
+}
+
+#[test]
+fn a_frame_that_headers_cannot_describe_does_not_stop_those_behind_it() {
+    namespace(|| {
+        let tun = std::fs::File::options().read(true).write(true).open("/dev/net/tun").unwrap();
+        let flags = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
+        sys::tun_attach(tun.as_fd(), "near", flags).unwrap();
+        sys::tun_set_header(tun.as_fd(), vnet_header::LEN_FOR_IOCTL).unwrap();
+        ip("link set near up");
+        let near = open_near();
+        let port = near.port();
+        // A UDP datagram to be sent as fragments of 1000 bytes.
+        let mut f = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]].concat();
+        f.extend([8, 0, 0x45, 0, 0x07, 0xec, 0, 1, 0, 0, 64, 17, 0, 0, 10, 9, 8, 2, 10, 9, 8, 1]);
+        let header = !sum(&f[14..34]);
+        f[24..26].copy_from_slice(&header.to_be_bytes());
+        f.extend([0x1b, 0x58, 0x1b, 0x59, 0x07, 0xd8, 0, 0]);
+        f.extend([5; 2000]);
+        let mut undescribed = vec![1, 3, 42, 0, 0xe8, 3, 34, 0, 6, 0, 0, 0];
+        undescribed.extend(f);
+        let plain = foreign(2, 60);
+        let message = [&vnet_header::emit(&Offload::NONE)[..], &plain].concat();
+        let (mut batch, mut keep) = (Batch::new(), Keep::default());
+        for round in 1..3 {
+            assert_eq!(rustix::io::write(&tun, &undescribed).unwrap(), undescribed.len());
+            wait("a plain frame", || {
+                assert_eq!(rustix::io::write(&tun, &message).unwrap(), message.len());
+                port.pull(&mut batch, BATCH, &mut keep);
+                keep.frames.len() >= round
+            });
+        }
+        assert!(keep.frames.iter().all(|(f, _)| *f == plain));
+        assert!(port.counters().input.dropped(Reason::Overrun) >= 2);
+    });
+}
+
+#[test]
+fn a_frame_missing_beside_the_ring_is_no_other_frame() {
+    namespace(|| {
+        pair();
+        ip("link set far mtu 9000");
+        let near = open_near();
+        ip("link set near mtu 9000");
+        let (port, far) = (near.port(), far());
+        let marker = foreign(4, 3000);
+        let (mut batch, mut keep) = (Batch::new(), Keep::default());
+        for n in 1..3 {
+            [5000, 6000].iter().for_each(|len| send(&far, &foreign(2, *len)));
+            let mut taken = [0; 9100];
+            rustix::io::read(&near.0.port.socket, &mut taken).unwrap();
+            wait("the frames behind it", || {
+                port.pull(&mut batch, BATCH, &mut keep);
+                let errors = port.counters().input.dropped(Reason::DeviceError);
+                errors == n && {
+                    send(&far, &marker);
+                    keep.frames.iter().any(|(f, _)| *f == marker)
+                }
+            });
+            assert!(keep.frames.drain(..).all(|(f, _)| f == marker));
+        }
+    });
 }

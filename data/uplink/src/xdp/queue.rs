@@ -32,8 +32,12 @@ const SEND: u32 = 1024;
 const HEADROOM: u32 = 256;
 const ETHERNET: u32 = 14 + 2 * 4;
 
-/// Calls that send what is left in the ring; each takes 32 frames at least, if the device does.
+/// Calls in a row that send what is left in the ring; each takes 32 frames, if the device does.
 const KICKS: usize = 16;
+
+/// Bytes that may wait in the device's queue: all that there are chunks for, as far as the kernel
+/// lets us.
+const QUEUE: usize = 4 << 20;
 
 const ADDRESS: usize = 8; // Bytes of an entry: an address in the memory,
 const DESCRIPTOR: usize = 16; // and the same with length and options (`xdp_desc`).
@@ -163,6 +167,8 @@ pub(super) struct Sending {
     free: Vec<u32>,
     sending: Ring,
     sent: Ring,
+    /// Calls that are of use: with zero copy the device goes on by itself.
+    kicks: usize,
 }
 
 /// How frames get into our memory.
@@ -192,6 +198,7 @@ pub(super) fn open(
         flags: XdpUmemRegFlags::empty(),
         tx_metadata_len: 0,
     };
+    sockopt::set_socket_send_buffer_size(&socket, QUEUE)?;
     sockopt::set_xdp_umem_reg(&socket, umem)?;
     sockopt::set_xdp_umem_fill_ring_size(&socket, RECEIVE)?;
     sockopt::set_xdp_umem_completion_ring_size(&socket, SEND)?;
@@ -220,7 +227,8 @@ pub(super) fn open(
         Receiving { socket: socket.clone(), memory: halves.0, chunk, received, fill, any: false };
     let free = (0..SEND).collect();
     let (memory, base) = (halves.1, base.into());
-    Ok((receiving, Sending { socket, memory, chunk, base, free, sending, sent }))
+    let kicks = if receiving.is_zero_copy() { 1 } else { KICKS };
+    Ok((receiving, Sending { socket, memory, chunk, base, free, sending, sent, kicks }))
 }
 
 impl Receiving {
@@ -305,15 +313,17 @@ impl Sending {
         self.sent.release();
     }
 
-    /// Has the kernel send what was added.
+    /// Has the kernel send what was added. True if some waits for another call, since the device's
+    /// queue is full.
     ///
     /// # Errors
     /// If it does not: the link is down, or the device is gone. What was added waits.
-    pub(super) fn send(&mut self) -> io::Result<()> {
+    pub(super) fn send(&mut self) -> io::Result<bool> {
         self.sending.publish();
-        for _ in 0..KICKS {
-            if self.sending.pending() == 0 || !self.sending.wants_call() {
-                return Ok(());
+        let mut left = self.sending.pending();
+        for _ in 0..self.kicks {
+            if left == 0 || !self.sending.wants_call() {
+                return Ok(false);
             }
             match rustix::net::send(&self.socket, &[], SendFlags::DONTWAIT) {
                 // It has sent some, or the device's queue is full.
@@ -321,7 +331,11 @@ impl Sending {
                 Err(Errno::NOBUFS) => self.reap(),
                 Err(e) => return Err(e.into()),
             }
+            let before = std::mem::replace(&mut left, self.sending.pending());
+            if left == before {
+                break;
+            }
         }
-        Ok(())
+        Ok(left > 0 && self.sending.wants_call())
     }
 }

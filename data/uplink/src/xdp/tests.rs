@@ -1,8 +1,10 @@
 //! Veth pairs in network namespaces of their own (as root): `near` is the port's interface, `far`
 //! is what a cable would lead to.
 use crate::tests::transfer::{Host, transfer};
-use crate::tests::veth::{far, foreign, pair, rings, send, tagged};
+use crate::tests::veth::{far, foreign, pair, rings, send, sleeps_while_frames_are_held, tagged};
 use crate::tests::{Keep, bytes_of, counted, ip, pull, push, required, run, wait};
+
+use rustix::net::sockopt;
 
 use super::*;
 
@@ -61,10 +63,11 @@ fn frames_go_both_ways_as_they_are() {
             assert!(bytes_of(pull(&*far.port(), sent.len())) == sent, "{round}");
         }
         assert_eq!(port.counters().snapshot().1.frames, 500 * sent.len() as u64);
-        let long = foreign(2, 1519);
-        assert_eq!(push(&*port, &[(&long, Offload::NONE), (&long[..13], Offload::NONE)]), 2);
+        let long = [foreign(2, 1515), foreign(2, 1519), tagged(&foreign(2, 1515), [0x81, 0, 0, 5])];
+        let frames = [&long[0], &long[1], &long[2], &long[0][..13]].map(|f| (f, Offload::NONE));
+        assert_eq!(push(&*port, &frames), 4);
         let output = &near.0.port.link.counters.output;
-        assert_eq!((output.dropped(Reason::TooLong), output.dropped(Reason::Runt)), (1, 1));
+        assert_eq!((output.dropped(Reason::TooLong), output.dropped(Reason::Runt)), (3, 1));
     });
 }
 
@@ -82,6 +85,35 @@ fn a_burst_is_sent_whole() {
     });
 }
 
+#[test]
+fn what_finds_the_devices_queue_full_is_sent_later() {
+    namespace(|| {
+        ip("link add lower type veth peer name far");
+        ip("link add near link lower type macvlan mode private");
+        ["lower", "near", "far"].iter().for_each(|name| ip(&format!("link set {name} up")));
+        run("tc", "qdisc add dev lower root tbf rate 20mbit burst 3000 limit 10mb");
+        let near = open_near();
+        let sockets = lock(&near.0.port.attached).as_ref().unwrap().sockets.clone();
+        sockopt::set_socket_send_buffer_size(&sockets[0], 32 * 1024).unwrap();
+        let config = crate::packet::Config { label: "far".to_owned(), name: "far".to_owned() };
+        let far = crate::packet::open(&config, counted().1).unwrap();
+        let f = foreign(2, 1514);
+        for _ in 0..2 {
+            assert_eq!(push(&*near.port(), &vec![(&f[..], Offload::NONE); BATCH]), BATCH);
+            assert!(near.0.port.left.load(Ordering::Acquire), "more than the queue takes");
+            let mut got = 0;
+            let (mut batch, mut keep) = (Batch::new(), Keep::default());
+            wait("all", || {
+                far.port().pull(&mut batch, BATCH, &mut keep);
+                got = keep.frames.iter().filter(|(g, _)| *g == f).count();
+                got >= BATCH
+            });
+            wait("rest", || !near.0.port.left.load(Ordering::Acquire));
+        }
+        assert_eq!(near.port().counters().drops().count(), 0);
+    });
+}
+
 /// The host at `address`, whose cable `far` leads to the port, by `queues` queues.
 fn host(queues: u16) -> impl FnOnce(&str) -> Host + Send {
     move |address| {
@@ -89,6 +121,7 @@ fn host(queues: u16) -> impl FnOnce(&str) -> Host + Send {
             return None;
         }
         ip(&format!("link add near numrxqueues {queues} type veth peer name far"));
+        run("ethtool", "-K near rxvlan off");
         ip("link set near up");
         ip("link set far up");
         // What the kernel leaves to a device, a veth pair leaves to whoever comes behind it.
@@ -197,7 +230,12 @@ fn the_program_goes_with_the_port_and_another_ones_is_left_alone() {
         pair();
         let fails = |c| open(c, counted().1).unwrap_err();
         let mut near = open_near();
-        assert!(matches!(fails(config("near")), XdpError::Busy(..)));
+        assert!(matches!(fails(config("near")), XdpError::Attached(..)));
+        run("ethtool", "-K far rxvlan off");
+        let index = netdevice::name_to_index(sys::packet_socket().unwrap(), "far").unwrap();
+        let queue = queue::open(index, 0, 2048, Copying::Always).unwrap();
+        assert!(matches!(fails(config("far")), XdpError::Busy(..)));
+        drop(queue);
         let only = Config { queues: Some(1), zero_copy: Some(false), ..config("far") };
         let far = open(only.clone(), counted().1).unwrap();
         assert_eq!(detail(&far, "zerocopy"), "off");
@@ -208,7 +246,14 @@ fn the_program_goes_with_the_port_and_another_ones_is_left_alone() {
         let program = sys::bpf_load_xdp(&program(map.as_fd())).unwrap();
         let socket = sys::packet_socket().unwrap();
         let index = netdevice::name_to_index(&socket, "near").unwrap();
-        let link = once_free(|| sys::bpf_link_xdp(program.as_fd(), index, 0)).unwrap();
+        let link = once_free(
+            |time| {
+                std::thread::sleep(time);
+                false
+            },
+            || sys::bpf_link_xdp(program.as_fd(), index, 0),
+        )
+        .unwrap();
         let e = fails(config("near"));
         assert!(matches!(e, XdpError::Attached(..)), "{e}");
         assert!(e.to_string().contains("ip link set dev near xdp off"));
@@ -226,12 +271,40 @@ fn a_new_frame_rings_once_it_has_been_looked_for_in_vain() {
 }
 
 #[test]
+fn a_worker_sleeps_while_frames_are_held() {
+    namespace(|| {
+        pair();
+        sleeps_while_frames_are_held(&*open_near().port());
+    });
+}
+
+#[test]
+fn a_worker_that_finds_the_lock_taken_looks_again() {
+    namespace(|| {
+        pair();
+        let near = open_near();
+        let (port, mut batch, mut keep) = (near.port(), Batch::new(), Keep::default());
+        wait("sleep", || port.pull(&mut batch, BATCH, &mut keep) == 0 && !port.arm());
+        let taken = lock(&near.0.port.tx);
+        assert_eq!(port.pull(&mut batch, BATCH, &mut keep), 0);
+        assert!(port.arm(), "it may not sleep");
+        drop(taken);
+        wait("sleep", || port.pull(&mut batch, BATCH, &mut keep) == 0 && !port.arm());
+    });
+}
+
+#[test]
 fn errors_say_what_to_do() {
     namespace(|| {
         pair();
         let fails = |c| open(c, counted().1).unwrap_err();
         assert!(matches!(fails(config("nothing")), XdpError::NoDevice(..)));
         assert!(matches!(fails(config("lo")), XdpError::NotEthernet(..)));
+        run("ethtool", "-K near rxvlan on");
+        let e = fails(config("near"));
+        assert!(matches!(e, XdpError::TakesTags(..)), "{e}");
+        assert!(e.to_string().contains("ethtool -K near rxvlan off"), "{e}");
+        run("ethtool", "-K near rxvlan off");
         let zero_copy = Config { zero_copy: Some(true), ..config("near") };
         assert!(matches!(fails(zero_copy), XdpError::NoZeroCopy(..)));
         ip("link set near mtu 9000");
