@@ -12,6 +12,7 @@ use crate::policy::{Domain, Policy, Vlan};
 
 mod departures;
 mod explain;
+mod teams;
 mod watch;
 
 /// A port that sends what was queued and keeps what it is given, up to `room` frames.
