@@ -1,5 +1,6 @@
 #!/bin/bash
-# Measures uplinks beside each other in one run: `tap:`, and `packet:` and `xdp:` on a veth pair.
+# Measures uplinks beside each other in one run: `tap:`, and on a veth pair `tap:` with a bridge
+# (bridge), `packet:` and `xdp:`.
 # Frames of 60 and 1514 bytes to and from the uplink, in thousands per CPU second of the switch and
 # per second that its worker spent on them, and TCP of a guest with all offloads in Gbit/s and Gbit
 # per CPU second, also over a TAP without any. Needs root for namespaces; traffic stays on this
@@ -76,18 +77,27 @@ thousands() { # number, time, its units in a second
 
 # The interface of uplink $1, and its far end $far.
 interface() {
-  if [ "$1" = tap ]; then
-    in_ns "$ns" ip tuntap add near mode tap vnet_hdr
-    far=near
-  else
-    in_ns "$ns" ip link add near type veth peer name far
+  local nic=near
+  case $1 in
+    tap | bridge) in_ns "$ns" ip tuntap add near mode tap vnet_hdr; nic=nic far=near ;;
+  esac
+  if [ "$1" != tap ]; then
+    in_ns "$ns" ip link add $nic type veth peer name far
     far=far
     in_ns "$ns" ip link set far up
-    if [ "$1" = xdp ]; then
+  fi
+  case $1 in
+    bridge)
+      in_ns "$ns" ip link add br0 type bridge
+      in_ns "$ns" ip link set near master br0
+      in_ns "$ns" ip link set $nic master br0 up
+      in_ns "$ns" ip link set br0 up
+      ;;
+    xdp)
       in_ns "$ns" ethtool -K near rxvlan off > /dev/null
       in_ns "$ns" ethtool -K far tx off txvlan off > /dev/null
-    fi
-  fi
+      ;;
+  esac
   in_ns "$ns" ip link set near up
 }
 
@@ -100,7 +110,7 @@ frames() { # uplink, direction, bytes
   local from=one before after used
   namespace; ns=$holder
   interface "$1"
-  switch one "g=vhost-user:$dir/one.sock" "u=$1:near"
+  switch one "g=vhost-user:$dir/one.sock" "u=${1/bridge/tap}:near"
   local measured=$switch
   if [ "$2" = in ]; then
     switch two "g=vhost-user:$dir/two.sock" "u=packet:$far"
@@ -121,7 +131,7 @@ tcp() { # uplink, or tap-bare: without offloads at both ends; direction of the b
   namespace; ns=$holder
   local server=$holder
   interface "$kind"
-  switch one "g=tap:guest0" "u=$kind:near"
+  switch one "g=tap:guest0" "u=${kind/bridge/tap}:near"
   measured=$switch
   if [ "$kind" = tap ]; then namespace; server=$holder; fi
   if [ "$far" = near ]; then in_ns "$ns" ip link set near netns "$server"; fi
@@ -154,11 +164,11 @@ print('tcp $1 $2', round(b / max(e.get('seconds', 1), 0.001), 2), round(b * $hz 
 for round in $(seq "$rounds"); do
   for bytes in 60 1514; do
     for way in out in; do
-      for uplink in tap packet xdp; do frames "$uplink" "$way" "$bytes"; done
+      for uplink in tap bridge packet xdp; do frames "$uplink" "$way" "$bytes"; done
     done
   done
   for way in out in; do
-    for uplink in tap tap-bare packet xdp; do tcp "$uplink" "$way"; done
+    for uplink in tap tap-bare bridge packet xdp; do tcp "$uplink" "$way"; done
   done
 done | tee "$dir/all"
 
