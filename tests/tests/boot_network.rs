@@ -56,11 +56,23 @@ fn hears(pc: &mut Process, from: usize, text: &str) -> Result<()> {
     pc.wait(text, STALL, ready)
 }
 
-/// Says a command, and waits until that has had its effect.
+/// Says a command, and waits until that has had its effect. On a busy machine U-Boot misses a
+/// character now and then, and knows no such command: it is said again.
 fn command(pc: &mut Process, line: &str, effect: &str) -> Result<()> {
-    let from = std::fs::metadata(pc.log_path()).map_or(0, |m| usize::try_from(m.len()).unwrap());
-    pc.say(line)?;
-    hears(pc, from, effect)
+    for _ in 0..9 {
+        let log = pc.log_path().to_owned();
+        let from = std::fs::metadata(&log).map_or(0, |m| usize::try_from(m.len()).unwrap());
+        pc.say(line)?;
+        let said = || {
+            let all = std::fs::read(&log).unwrap_or_default();
+            String::from_utf8_lossy(all.get(from..).unwrap_or_default()).into_owned()
+        };
+        pc.wait(effect, STALL, || said().contains(effect) || said().contains("Unknown command"))?;
+        if said().contains(effect) {
+            return Ok(());
+        }
+    }
+    panic!("`{line}` does not get through: {}", pc.log())
 }
 
 /// A NIC of this model and a server with a kernel, which DHCP names, or, if there is one, with a
