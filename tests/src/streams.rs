@@ -16,8 +16,8 @@ const SOME: u64 = 16 << 10;
 /// A program that ends with the shell that starts it, where that can be said.
 const WITH: &str = "with=\"setpriv --pdeathsig KILL --\"; $with true || with=";
 
-/// Starts streams, slow ones: both ends keep what they had, guests in memory. The receiver keeps its
-/// own direction open until the end.
+/// Starts streams, slow ones: both ends keep what they had, guests in memory. The receiver keeps
+/// its own direction open until the end.
 ///
 /// # Errors
 /// As [`LanHost::sh`].
