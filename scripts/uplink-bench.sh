@@ -157,7 +157,8 @@ tcp() { # uplink, or tap-bare: without offloads at both ends; direction of the b
   python3 -c "import json
 e = json.load(open('$dir/iperf')).get('end', {}).get('sum_received', {})
 b = e.get('bytes', 0) * 8 / 1e9
-print('tcp $1 $2', round(b / max(e.get('seconds', 1), 0.001), 2), round(b * $hz / max($used, 1), 2))"
+seconds = max(e.get('seconds', 1), 0.001)
+print('tcp $1 $2', round(b / seconds, 2), round(b * $hz / max($used, 1), 2))"
   end_all
 }
 
