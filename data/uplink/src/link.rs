@@ -13,9 +13,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags};
-use vmlan_frame::{Changed, Counters, Details, Offloads, Port, Reason};
+use vmlan_frame::{Batch, Changed, Counters, Details, Offloads, Port, Reason, Sink};
 use vmlan_sandbox::Thread;
 
+use crate::inbox::Inbox;
 use crate::sys;
 use crate::thread_control::{Wake, Wanted, lock};
 
@@ -72,7 +73,7 @@ pub(crate) struct Link {
     /// Some call said that the device is gone.
     gone: AtomicBool,
     /// The last look at every queue found nothing, so the next frame makes an edge in epoll.
-    pub(crate) drained: AtomicBool,
+    drained: AtomicBool,
     /// The device's MTU; 0: unknown.
     mtu: AtomicU32,
     /// Why the device is not there.
@@ -137,9 +138,23 @@ impl Link {
         self.version.load(Ordering::Acquire)
     }
 
-    /// Notes whether the last look found nothing.
-    pub(crate) fn drained(&self, drained: bool) {
+    /// Lends what waits in the inbox of `tx`, which `fill` has filled: see [`Port::pull`]. `fill`
+    /// says whether looking again is useless until a doorbell rings.
+    pub(crate) fn pull<T: AsMut<Inbox>>(
+        &self,
+        tx: &Mutex<T>,
+        fill: impl FnOnce(&mut T, usize) -> bool,
+        (batch, limit, sink): (&mut Batch<'static>, usize, &mut dyn Sink),
+    ) -> usize {
+        let Some(mut tx) = self.wanted.try_lock(tx) else {
+            // The thread, or who reads counters, has it for a moment: what rang is still there.
+            self.drained.store(false, Ordering::Release);
+            return 0;
+        };
+        let drained = fill(&mut tx, limit);
         self.drained.store(drained, Ordering::Release);
+        let inbox = (*tx).as_mut();
+        if inbox.len() == 0 { 0 } else { inbox.lend(batch, limit, sink, &self.counters.input) }
     }
 
     /// True if frames may be waiting. Without a device nothing can wait; with one, a frame that

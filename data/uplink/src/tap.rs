@@ -66,6 +66,12 @@ struct Tx {
     next: usize,
 }
 
+impl AsMut<Inbox> for Tx {
+    fn as_mut(&mut self) -> &mut Inbox {
+        &mut self.inbox
+    }
+}
+
 /// The kernel's side receives: we write.
 #[derive(Debug)]
 struct Rx {
@@ -237,13 +243,7 @@ impl TapPort {
 
 impl Port for TapPort {
     fn pull(&self, batch: &mut Batch<'static>, limit: usize, sink: &mut dyn Sink) -> usize {
-        let Some(mut tx) = self.link.wanted.try_lock(&self.tx) else { return 0 };
-        let drained = self.fill(&mut tx, limit);
-        self.link.drained(drained);
-        if tx.inbox.len() == 0 {
-            return 0;
-        }
-        tx.inbox.lend(batch, limit, sink, &self.link.counters.input)
+        self.link.pull(&self.tx, |tx, limit| self.fill(tx, limit), (batch, limit, sink))
     }
 
     fn push(&self, batch: &Batch<'_>, list: &[u16]) -> usize {

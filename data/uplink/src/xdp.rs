@@ -119,6 +119,12 @@ struct Tx {
     next: usize,
 }
 
+impl AsMut<Inbox> for Tx {
+    fn as_mut(&mut self) -> &mut Inbox {
+        &mut self.inbox
+    }
+}
+
 /// What there is while there is a device.
 #[derive(Debug)]
 struct Attached {
@@ -473,17 +479,7 @@ impl XdpPort {
 
 impl Port for XdpPort {
     fn pull(&self, batch: &mut Batch<'static>, limit: usize, sink: &mut dyn Sink) -> usize {
-        let Some(mut tx) = self.link.wanted.try_lock(&self.tx) else {
-            // The thread, or who reads counters, has it for a moment: what rang is still there.
-            self.link.drained(false);
-            return 0;
-        };
-        let drained = self.fill(&mut tx, limit);
-        self.link.drained(drained);
-        if tx.inbox.len() == 0 {
-            return 0;
-        }
-        tx.inbox.lend(batch, limit, sink, &self.link.counters.input)
+        self.link.pull(&self.tx, |tx, limit| self.fill(tx, limit), (batch, limit, sink))
     }
 
     fn push(&self, batch: &Batch<'_>, list: &[u16]) -> usize {
