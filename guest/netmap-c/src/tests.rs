@@ -28,7 +28,7 @@ fn a_pipe_gives_back_the_buffers_that_its_ends_have_now() {
     };
     // What was sent and not read, what was read and not given back, what was given back, and what
     // was never sent; each with and without an exchange.
-    for (sent, read) in [(0, 0), (5, 0), (5, 2), (5, 5), (7, 7)] {
+    for (sent, read) in [(0_u32, 0), (5, 0), (5, 2), (5, 5), (7, 7)] {
         let mut pipe = Pipe::new(region, [8, 4]).unwrap();
         exchange(pipe.end(0).tx(), 1, 1);
         exchange(pipe.end(0).tx(), 7, 2);
@@ -45,7 +45,7 @@ fn a_pipe_gives_back_the_buffers_that_its_ends_have_now() {
         if read == 5 {
             exchange(pipe.end(0).tx(), 0, 5);
         }
-        assert_eq!(pipe.end(1).counters().rx_frames, sent.into());
+        assert_eq!(pipe.end(1).counters().rx_frames, u64::from(sent));
         drop(pipe);
         assert_eq!(region.free_buffers(), all - 16, "sent {sent}, read {read}");
         let mut held: Vec<_> = (0..16).map(|at| other.slot(at).index).collect();
