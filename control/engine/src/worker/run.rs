@@ -311,8 +311,8 @@ impl Run {
             self.poll.add(own.id, &*entry.port);
         }
         self.poll.end();
-        let naps = self.naps.end();
-        any | !naps && self.arm_all(self.naps.ports())
+        let dear = !self.naps.end() && self.arm_all(self.naps.ports());
+        any | dear
     }
 
     fn arm_all(&self, ports: &[PortId]) -> bool {

@@ -30,6 +30,9 @@ struct Fake {
     dear: bool,
     /// What it sends it sends again and again.
     endless: AtomicBool,
+    /// Its guest sends a frame when it is next armed, and has read before that no doorbell is
+    /// wanted.
+    sends_late: AtomicBool,
     bell: Arc<OwnedFd>,
     counters: Counters,
 }
@@ -56,6 +59,7 @@ impl Fake {
             silent,
             dear,
             endless: AtomicBool::new(false),
+            sends_late: AtomicBool::new(false),
             bell: Arc::new(bell),
             counters: Counters::default(),
         })
@@ -111,6 +115,9 @@ impl Port for Fake {
     }
     fn arm(&self) -> bool {
         self.busy.store(false, Ordering::SeqCst);
+        if self.sends_late.swap(false, Ordering::SeqCst) {
+            lock(&self.tx).push(to_b());
+        }
         self.armed.store(true, Ordering::SeqCst);
         self.arms.fetch_add(1, Ordering::SeqCst);
         // Held frames do not count.
@@ -156,6 +163,22 @@ fn workers(n: usize, full_wait: Duration) -> Workers {
 #[test]
 fn no_wake_up_is_lost_over_many_sleeps() {
     sleep_often(Fake::new(), Fake::new());
+}
+
+/// The look after arming: nobody rings for what came just before it.
+#[test]
+fn what_arming_finds_is_not_slept_over() {
+    for dear in [false, true] {
+        let w = workers(1, Duration::from_millis(10));
+        let (a, b) = (Fake::with(None, false, dear), Fake::new());
+        introduce(&w, &a, &b);
+        for n in 1..=20 {
+            until("asleep", || a.armed.load(Ordering::SeqCst));
+            a.sends_late.store(true, Ordering::SeqCst);
+            b.ring();
+            until("delivery", || b.rx.load(Ordering::SeqCst) == n);
+        }
+    }
 }
 
 #[test]
