@@ -103,7 +103,7 @@ pub fn pings(from: &mut dyn LanHost, to: &str, count: u32) -> Result<u32> {
     answered(from, to, count, 1)
 }
 
-/// ... the last one within `wait` seconds.
+/// As [`pings`], the last one within `wait` seconds.
 fn answered(from: &mut dyn LanHost, to: &str, count: u32, wait: u32) -> Result<u32> {
     let command = format!("busybox ping -c {count} -i 0.02 -W {wait} {to}");
     let said = from.run(&command, Duration::from_secs(240))?;
