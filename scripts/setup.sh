@@ -34,7 +34,10 @@ packages() {
     kernels) echo xz-utils zstd ;;
     hosts) echo frr iproute2 util-linux ;;
     peers) echo openvswitch-switch-dpdk dpdk-dev vde2 iproute2 procps ;;
-    *) printf 'setup: no group "%s"; groups: build test vms kernels hosts peers\n' "$1" >&2; exit 2 ;;
+    *)
+      printf 'setup: no group "%s"; groups: build test vms kernels hosts peers\n' "$1" >&2
+      exit 2
+      ;;
   esac
 }
 
@@ -185,10 +188,10 @@ kernel_name() {
   apt-cache "$@" depends linux-image-amd64 | awk '/Depends: linux-image-/{print $2; exit}'
 }
 
-# unpacked_kernel DIR: the kernel within that file, which QEMU boots as well: under TCG a guest needs
-# longer to unpack it than for the rest of its boot. Where it lies is in the header of the file
-# (Linux' boot protocol, setup_sects, payload_offset, payload_length); behind it are four bytes of
-# its length. Guests boot the packed one where this is neither xz nor (Debian 13) zstd.
+# unpacked_kernel DIR: the kernel within that file, which QEMU boots as well: under TCG a guest
+# needs longer to unpack it than for the rest of its boot. Where it lies is in the header of the
+# file (Linux' boot protocol, setup_sects, payload_offset, payload_length); behind it are four bytes
+# of its length. Guests boot the packed one where this is neither xz nor (Debian 13) zstd.
 unpacked_kernel() {
   local packed sectors offset length new=$1/boot/new inner=$1/boot/inner
   [ ! -e "$1/boot/vmlinux" ] || return 0
@@ -354,8 +357,8 @@ unpack_13() (
   rm -rf "$name"/usr/share/{doc,man,locale} "$name"/var "$name"/etc
 )
 
-# apt_of_13 NEWER: makes apt a state of its own in the current folder, which knows Debian 13 and, for
-# packages that match NEWER, its backports; sets `own` to the options that select it.
+# apt_of_13 NEWER: makes apt a state of its own in the current folder, which knows Debian 13 and,
+# for packages that match NEWER, its backports; sets `own` to the options that select it.
 apt_of_13() {
   local mirror keys signed
   fresh_lists
@@ -391,7 +394,10 @@ wrap() {
   } > "$2" && chmod 755 "$2"
 }
 
-[ $# -gt 0 ] || { echo "usage: scripts/setup.sh build|test|vms|kernels|hosts|peers ..." >&2; exit 2; }
+if [ $# = 0 ]; then
+  echo "usage: scripts/setup.sh build|test|vms|kernels|hosts|peers ..." >&2
+  exit 2
+fi
 for group in "$@"; do packages "$group" >/dev/null; done
 if ! command -v apt-get >/dev/null || ! command -v dpkg-deb >/dev/null; then
   all=$(for group in "$@"; do packages "$group"; done | tr '\n' ' ')
