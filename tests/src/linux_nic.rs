@@ -299,6 +299,15 @@ pub const VMXNET3: LinuxNic = LinuxNic {
 pub const VMXNET3_INTX: LinuxNic =
     LinuxNic { name: "vmxnet3, INTx", cpus: 1, append: "pci=nomsi", brief: true, ..VMXNET3 };
 
+/// The same with doorbells and interrupt masks in shared memory.
+pub const VMXNET3_MAPPED: LinuxNic = LinuxNic {
+    name: "vmxnet3, mapped",
+    keys: "model=vmxnet3,doorbell=mapped",
+    cpus: 1,
+    brief: true,
+    ..VMXNET3
+};
+
 /// Groups 239.2.2.N to try a filter with.
 #[derive(Debug)]
 pub struct Groups {

@@ -228,7 +228,9 @@ fn vmxnet3_loses_nothing() -> Result<()> {
     let plain = ",fence=off,writes=posted,batch,size=64";
     run::<Vmware>("vmxnet3, no fence", "model=vmxnet3", plain, "1", SHORTER)?;
     let level = ",irq=intx,fence=off,batch";
-    run::<Vmware>("vmxnet3, INTx", "model=vmxnet3", level, "2", SHORTER)
+    run::<Vmware>("vmxnet3, INTx", "model=vmxnet3", level, "2", SHORTER)?;
+    let mapped = ",doorbell=mapped,batch,size=64";
+    run::<Vmware>("vmxnet3, mapped", "model=vmxnet3,doorbell=mapped", mapped, "1", SHORTER)
 }
 
 #[test]

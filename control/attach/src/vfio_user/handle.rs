@@ -316,6 +316,10 @@ fn make(config: &Config, host: &Arc<NicHost>) -> Result<Made, AttachError> {
         }
         Model::R8169 => (Arc::new(R8169::new(chip, host)), None),
         Model::Rtl8139 { plus } => (Arc::new(Rtl8139::new(chip, plus, host)), None),
+        Model::Vmxnet3 if config.doorbell == Doorbell::Mapped => {
+            let (pages, window) = shared(Vmxnet3::LAYOUT)?;
+            (Arc::new(Vmxnet3::mapped(chip, window, host)), Some(pages))
+        }
         Model::Vmxnet3 => (Arc::new(Vmxnet3::new(chip, host)), None),
     })
 }

@@ -119,7 +119,7 @@ pub struct Config {
     pub mac: Mac,
     /// Limit of interrupts per second, whatever the guest asks for; 0: no limit.
     pub irq_rate_max: u32,
-    /// How doorbells reach us. Mapped ones are for Intel's chips only.
+    /// How doorbells reach us. Mapped ones are for Intel's chips and vmxnet3 only.
     pub doorbell: Doorbell,
     /// The NIC offers a shared status block to drivers that know it. Not with [`Doorbell::Mapped`],
     /// nor an 82574L, a plain RTL8139 or a vmxnet3.
@@ -171,7 +171,7 @@ impl Config {
                 refused("csb=on", &format!("model={}", self.model.name()))
             }
             Model::E1000 if mapped && self.csb => refused("csb=on", "doorbell=mapped"),
-            Model::E1000 | Model::E1000e => Ok(()),
+            Model::E1000 | Model::E1000e | Model::Vmxnet3 => Ok(()),
             model if mapped => refused("doorbell=mapped", &format!("model={}", model.name())),
             Model::Rtl8139 { plus: false } if self.csb => refused("csb=on", "plus=off"),
             _ => Ok(()),

@@ -154,7 +154,7 @@ impl Port for VfioUserPort {
 
     /// QEMU waits for the writes of what it may map, and this chip's driver rings when asked to.
     fn rings_dearly(&self) -> bool {
-        self.is_served() && self.nic.layout().idle_page.is_some()
+        self.is_served() && self.poll_idle.is_none() && self.nic.layout().idle_page.is_some()
     }
 
     fn device(&self) -> Option<NicCounters> {

@@ -220,9 +220,8 @@ impl Model {
     /// What is in one page with its doorbells and must not be shared memory; `None`: nothing.
     const fn beside_doorbells(self) -> Option<&'static str> {
         match self {
-            Self::E1000 | Self::E1000e => None,
+            Self::E1000 | Self::E1000e | Self::Vmxnet3 => None,
             Self::R8169 | Self::Rtl8139 { .. } => Some("interrupt status and commands"),
-            Self::Vmxnet3 => Some("interrupt masks"),
         }
     }
 }

@@ -205,10 +205,6 @@ const WRONG: &[(&str, &str)] = &[
          interrupt status and commands, which are in one page",
     ),
     (
-        "vfio-user:/a,model=vmxnet3,doorbell=mapped",
-        "model=vmxnet3: the switch must be told of stores to its interrupt masks",
-    ),
-    (
         "vfio-user:/a,model=vmxnet3,csb",
         "csb=on does not go with model=vmxnet3, which has shared words of its own",
     ),
@@ -217,7 +213,6 @@ const WRONG: &[(&str, &str)] = &[
         "does not go with model=e1000e, whose vectors it has no word",
     ),
     ("vfio-user:/a,model=vmxnet3,plus=off", "plus=off wants model=rtl8139 beside it"),
-    ("vfio-user:/a,model=vmxnet3,poll_idle=1ms", "does not go with model=vmxnet3: it is for"),
     (
         "vfio-user:/a,model=r8169,poll_idle=1ms",
         "poll_idle=1ms does not go with model=r8169: it is for mapped doorbells",

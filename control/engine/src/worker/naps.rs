@@ -4,8 +4,9 @@
 //! threads have to wake up one after the other: 20 us where they are awake soon, 300 where idle
 //! cores are halted by a hypervisor. One that sends a frame each 30 us, a little less often than a
 //! worker spins, would ring for each of them, and be ten times slower. So the worker of such a port
-//! sleeps for a moment first, states no wish, and looks: what came meanwhile came without a
-//! doorbell. Whoever sends without being answered notices nothing but that.
+//! lets it nap for a moment first: it sleeps itself, states no wish to this port, and looks: what
+//! came meanwhile came without a doorbell. Whoever sends without being answered notices nothing but
+//! that. Each port naps by itself: the others' wishes are stated as always.
 //!
 //! A nap that found nothing is followed by one twice as long, up to [`LONGEST`]: when the first
 //! begins, the guest may still wait for the answer to its last doorbell. One that found frames is
@@ -13,85 +14,69 @@
 //! last one, which they held up, [`PAUSE`] sleeps with doorbells follow: a ping-pong is held up in
 //! one of so many round trips, and silence costs three naps.
 
-use std::time::Duration;
-
 use vmlan_frame::Port;
-use vmlan_switch::PortId;
 
-/// The first nap, as long as a sleeper takes to look for buffers that were posted in silence.
-const SHORTEST: Duration = Duration::from_micros(50);
+/// The first nap, in ns: as long as a sleeper takes to look for buffers that were posted in
+/// silence.
+const SHORTEST: u64 = 50_000;
 /// The last one.
-const LONGEST: Duration = Duration::from_micros(200);
+const LONGEST: u64 = 200_000;
 
 /// Sleeps after naps that did not pay until the next one.
 const PAUSE: u32 = 64;
 
-/// Frames from and to the ports.
+/// Frames from and to a port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Traffic {
     from: u64,
     to: u64,
 }
 
-/// The ports of a worker whose guests ring dearly, as of the last arming.
-#[derive(Debug, Default)]
+/// The naps of a port whose guest rings dearly.
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Naps {
-    ports: Vec<PortId>,
-    now: Traffic,
     before: Traffic,
-    /// This sleep is one, so long.
-    nap: Option<Duration>,
+    /// It naps so long, in ns; 0: it does not.
+    nap: u64,
+    until: u64,
     /// Sleeps until the next one.
     pause: u32,
 }
 
 impl Naps {
-    /// The worker is about to sleep: forgets all ports.
-    pub(super) fn begin(&mut self) {
-        self.ports.clear();
-        self.now = Traffic::default();
-    }
-
-    /// One of the worker's ports. True: [`Naps::end`] decides whether it is armed.
-    pub(super) fn add(&mut self, id: PortId, port: &dyn Port) -> bool {
+    /// The worker is about to sleep. Says until when the port, if it naps, is not to be armed.
+    pub(super) fn next(&mut self, port: &dyn Port, now: u64) -> Option<u64> {
         if !port.rings_dearly() {
-            return false;
+            return None;
         }
         let counters = port.counters();
-        self.ports.push(id);
-        self.now.from = self.now.from.wrapping_add(counters.input.frames.get());
-        self.now.to = self.now.to.wrapping_add(counters.output.frames.get());
-        true
+        let (from, to) = (counters.input.frames.get(), counters.output.frames.get());
+        self.after(Traffic { from, to }, now)
     }
 
-    /// All are added: true if they stay unarmed for [`Naps::timeout`].
-    pub(super) fn end(&mut self) -> bool {
-        let from = self.now.from.wrapping_sub(self.before.from);
-        let to = self.now.to.wrapping_sub(self.before.to);
-        self.before = self.now;
+    fn after(&mut self, traffic: Traffic, now: u64) -> Option<u64> {
+        let from = traffic.from.wrapping_sub(self.before.from);
+        if from == 0 && self.nap > 0 && now < self.until {
+            // Another port ended the sleep.
+            return Some(self.until);
+        }
+        let to = traffic.to.wrapping_sub(self.before.to);
+        self.before = traffic;
         self.nap = match self.nap {
-            Some(nap) if from == 0 && nap < LONGEST => Some(nap * 2),
-            Some(_) if from == 0 || from == 1 && to > 0 => {
-                self.pause = PAUSE;
-                None
-            }
-            None if from == 0 => None,
-            _ => {
+            0 if from == 0 => 0,
+            0 => {
                 self.pause = self.pause.saturating_sub(1);
-                (self.pause == 0).then_some(SHORTEST)
+                if self.pause == 0 { SHORTEST } else { 0 }
             }
+            nap if from == 0 && nap < LONGEST => nap * 2,
+            _ if from == 0 || from == 1 && to > 0 => {
+                self.pause = PAUSE;
+                0
+            }
+            _ => SHORTEST,
         };
-        self.nap.is_some()
-    }
-
-    /// How long to sleep at most.
-    pub(super) fn timeout(&self) -> Option<Duration> {
-        self.nap
-    }
-
-    /// The ports, in any case.
-    pub(super) fn ports(&self) -> &[PortId] {
-        &self.ports
+        self.until = now.saturating_add(self.nap);
+        (self.nap > 0).then_some(self.until)
     }
 }
 
@@ -99,52 +84,74 @@ impl Naps {
 mod tests {
     use super::*;
 
-    /// What happens in a sleep and after it, until the next: frames from the port, and to it.
-    fn sleeps(naps: &mut Naps, traffic: (u64, u64)) -> bool {
-        naps.now = Traffic { from: naps.before.from + traffic.0, to: naps.before.to + traffic.1 };
-        naps.end()
+    /// A port whose naps last as long as they want to.
+    #[derive(Default)]
+    struct Sleeper {
+        naps: Naps,
+        now: u64,
+    }
+
+    impl Sleeper {
+        /// What happens in a sleep and after it, until the next: frames from the port, and to it.
+        /// Says how long that is a nap.
+        fn sleeps(&mut self, (from, to): (u64, u64)) -> Option<u64> {
+            let Traffic { from: old_from, to: old_to } = self.naps.before;
+            let traffic = Traffic { from: old_from + from, to: old_to + to };
+            let until = self.naps.after(traffic, self.now);
+            let length = until.map(|until| until - self.now);
+            self.now = until.unwrap_or(self.now + 1_000_000);
+            length
+        }
     }
 
     #[test]
     fn a_stream_is_not_asked_to_ring() {
-        let mut naps = Naps::default();
-        assert!(!sleeps(&mut naps, (0, 9)), "it only receives");
+        let mut port = Sleeper::default();
+        assert_eq!(port.sleeps((0, 9)), None, "it only receives");
         for _ in 0..100 {
-            assert!(sleeps(&mut naps, (1, 0)), "each nap brings a frame");
+            assert_eq!(port.sleeps((1, 0)), Some(SHORTEST), "each nap brings a frame");
         }
         for _ in 0..100 {
-            assert!(sleeps(&mut naps, (4, 2)), "it is a stream of TCP");
+            assert_eq!(port.sleeps((4, 2)), Some(SHORTEST), "it is a stream of TCP");
         }
     }
 
     #[test]
     fn a_ping_pong_is_rarely_held_up() {
-        let mut naps = Naps::default();
-        let napped = (0..10 * (PAUSE + 1)).filter(|_| sleeps(&mut naps, (1, 1))).count();
+        let mut port = Sleeper::default();
+        let napped = (0..10 * (PAUSE + 1)).filter(|_| port.sleeps((1, 1)).is_some()).count();
         assert_eq!(napped, 10);
     }
 
     #[test]
     fn naps_for_nothing_grow_and_are_not_repeated_soon() {
-        let mut naps = Naps::default();
-        assert!(sleeps(&mut naps, (1, 0)));
-        let mut slept = SHORTEST;
-        while sleeps(&mut naps, (0, 0)) {
-            slept += naps.timeout().unwrap();
-        }
-        assert_eq!((slept, naps.timeout()), (Duration::from_micros(350), None));
-        assert!(!sleeps(&mut naps, (0, 0)), "silence");
-        let napped = (0..PAUSE).filter(|_| sleeps(&mut naps, (1, 0))).count();
-        assert_eq!((napped, naps.timeout()), (1, Some(SHORTEST)));
+        let mut port = Sleeper::default();
+        assert_eq!(port.sleeps((1, 0)), Some(50_000));
+        let quiet: Vec<_> = (0..4).map(|_| port.sleeps((0, 0))).collect();
+        assert_eq!(quiet, [Some(100_000), Some(200_000), None, None]);
+        let napped = (0..PAUSE).filter(|_| port.sleeps((1, 0)).is_some()).count();
+        assert_eq!(napped, 1, "the last of them");
     }
 
     /// The guest was still waiting for the answer to its doorbell.
     #[test]
     fn a_long_nap_that_found_something_is_followed_by_a_short_one() {
-        let mut naps = Naps::default();
-        for traffic in [(1, 0), (0, 0), (0, 0), (1, 0)] {
-            assert!(sleeps(&mut naps, traffic));
+        let mut port = Sleeper::default();
+        for traffic in [(1, 0), (0, 0), (0, 0)] {
+            assert!(port.sleeps(traffic).is_some());
         }
-        assert_eq!(naps.timeout(), Some(SHORTEST));
+        assert_eq!(port.sleeps((1, 0)), Some(SHORTEST));
+    }
+
+    /// What others do makes a nap neither longer nor shorter, and a ping-pong no stream.
+    #[test]
+    fn a_sleep_that_another_port_ends_is_no_nap_for_nothing() {
+        let mut naps = Naps::default();
+        let traffic = |from, to| Traffic { from, to };
+        assert_eq!(naps.after(traffic(1, 0), 1_000), Some(51_000));
+        for now in (2_000..51_000).step_by(1_000) {
+            assert_eq!(naps.after(traffic(1, now / 26_000), now), Some(51_000));
+        }
+        assert_eq!(naps.after(traffic(2, 1), 51_000), None, "the answer to an answer");
     }
 }

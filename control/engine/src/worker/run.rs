@@ -39,13 +39,14 @@ struct Own {
     /// It has rung since it was last looked at.
     rang: bool,
     idle_rings: IdleRings,
+    naps: Naps,
 }
 
 impl Own {
     fn new(id: PortId) -> Self {
         let (held, passed_by, rang) = (false, false, false);
-        let (watched, idle_rings) = (Vec::new(), IdleRings::default());
-        Self { id, version: None, watched, paused_until: 0, held, passed_by, rang, idle_rings }
+        let (watched, idle_rings, naps) = Default::default();
+        Self { id, version: None, watched, paused_until: 0, held, passed_by, rang, idle_rings, naps }
     }
 }
 
@@ -119,7 +120,8 @@ pub(super) struct Run {
     due: Option<u64>,
     shares: Shares,
     poll: MappedPorts,
-    naps: Naps,
+    /// When the first of the own ports that nap is to be looked at.
+    nap: Option<u64>,
     /// When a busy worker listens to doorbells next.
     listens: u64,
 }
@@ -142,7 +144,7 @@ impl Run {
             due: None,
             shares: Shares::default(),
             poll: MappedPorts::default(),
-            naps: Naps::default(),
+            nap: None,
             listens: 0,
         })
     }
@@ -271,13 +273,12 @@ impl Run {
         loop {
             let left = |due: u64| Duration::from_nanos(due.saturating_sub(clock(&self.shared)));
             let due = self.due.map(left);
-            let polls = self.poll.timeout().into_iter().chain(self.naps.timeout());
-            let others = due.into_iter().chain(polls).chain(look);
+            let nap = self.nap.map(left);
+            let others = due.into_iter().chain(self.poll.timeout()).chain(nap).chain(look);
             let timeout = room.into_iter().chain(others).min();
             let woken = self.wait(events, timeout);
             let waits = self.held_ns.is_some() || due.is_some() || muted;
-            let naps = self.naps.timeout().is_some();
-            if woken != Woken::Late || waits || naps || self.arm_polled() {
+            if woken != Woken::Late || waits || nap.is_some() || self.arm_polled() {
                 return woken;
             }
             self.poll.missed();
@@ -297,22 +298,22 @@ impl Run {
         often.chain([most]).min()
     }
 
-    /// True if some port has frames already. All are armed in any case, but for a nap.
+    /// True if some port has frames already. All are armed in any case, but for those that nap.
     fn arm(&mut self) -> bool {
         self.poll.begin();
-        self.naps.begin();
+        self.nap = None;
         let mut any = false;
         let now = clock(&self.shared);
-        for own in self.own.iter().filter(|o| o.paused_until <= now) {
+        for own in self.own.iter_mut().filter(|o| o.paused_until <= now) {
             let Some(entry) = self.table.get(own.id) else { continue };
-            if !self.naps.add(own.id, &*entry.port) {
-                any |= entry.port.arm();
+            match own.naps.next(&*entry.port, now) {
+                Some(until) => self.nap = earlier(self.nap, until),
+                None => any |= entry.port.arm(),
             }
             self.poll.add(own.id, &*entry.port);
         }
         self.poll.end();
-        let dear = !self.naps.end() && self.arm_all(self.naps.ports());
-        any | dear
+        any
     }
 
     fn arm_all(&self, ports: &[PortId]) -> bool {

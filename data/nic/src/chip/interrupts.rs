@@ -19,6 +19,11 @@ pub trait Interrupts: Send + Sync {
     fn remoderate(&self, delays: Delays, host: &dyn Host) -> Edge;
     /// The host's timer has fired, early or late.
     fn timer(&self, delays: Delays, host: &dyn Host) -> Edge;
+    /// The guest may have unmasked something by a store to shared memory, which nobody is told of.
+    /// Called at each look at a port.
+    fn look(&self, _host: &dyn Host) -> Edge {
+        Edge::None
+    }
     /// The VMM has unmasked INTA#. True: it still stands, and is to be delivered again now.
     fn repeat(&self, host: &dyn Host) -> bool;
     /// The level of INTA#.

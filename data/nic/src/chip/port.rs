@@ -137,6 +137,7 @@ pub(super) fn pull<C: Chip>(
     sink: &mut dyn Sink,
 ) -> usize {
     let core = chip.core();
+    core.tell(core.irq.look(&*core.host));
     if core.wanted.load(Ordering::Acquire) > 0 {
         return 0;
     }
@@ -221,6 +222,7 @@ pub(super) fn arm<C: Chip>(chip: &C) -> bool {
     if let Some(irq) = core.irq.with_csb().filter(|_| core.has_csb) {
         core.tell(irq.regate(chip.delays(), &*core.host));
     }
+    core.tell(core.irq.look(&*core.host));
     more
 }
 

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use vmlan_frame::{Mac, Offloads, RegisterCount};
+use vmlan_ram::Window;
 
 use super::life::Device;
 use super::pci;
@@ -11,7 +12,7 @@ use super::regs::Accesses;
 use super::rx::Receivers;
 use super::stats::{Economy, QueueStats};
 use super::tx::Senders;
-use super::vectors::Vectors;
+use super::vectors::{Masks, Vectors};
 use crate::chip::pci::Pci;
 use crate::chip::state::Fields;
 use crate::chip::{
@@ -27,6 +28,8 @@ pub struct Vmxnet3 {
     pub(super) accesses: Accesses,
     pub(super) stats: QueueStats,
     pub(super) economy: Economy,
+    /// BAR0 is memory that the guest has mapped: no doorbell is ever heard.
+    pub(super) mapped: bool,
     /// [`gate`] bits.
     gate: AtomicU32,
     /// [`Device::memo`], for those without the lock.
@@ -42,12 +45,12 @@ mod gate {
     pub const UNCUT: u32 = 8; // It takes packets that stand for several.
 }
 
-/// On its bus: masks and doorbells; commands; MSI-X.
+/// On its bus: masks and doorbells, which can be shared memory; commands; MSI-X.
 static LAYOUT: Layout = Layout {
     model: "vmxnet3",
     bars: [4096, 4096, 16_384, 0, 0, 0],
     config: 256,
-    pages: 0..0,
+    pages: 0..0x1000,
     msi: true,
     msix: 25,
     idle_page: Some((2, 0x2000)),
@@ -59,10 +62,22 @@ impl Vmxnet3 {
 
     /// A device after power-on. It has no CSB, whatever `config` says.
     pub fn new(config: Config, host: Arc<dyn Host>) -> Self {
+        Self::make(config, None, host)
+    }
+
+    /// As [`Vmxnet3::new`]. `page` is BAR0, which the guest may have mapped as well: it is never
+    /// asked for a doorbell, and whoever serves it looks by itself.
+    pub fn mapped(config: Config, page: Window, host: Arc<dyn Host>) -> Self {
+        Self::make(config, Some(page), host)
+    }
+
+    fn make(config: Config, page: Option<Window>, host: Arc<dyn Host>) -> Self {
+        let mapped = page.is_some();
         let config = Config { csb: false, ..config };
         let control =
             Control { pci: Pci::new(&pci::TABLE, false), eeprom: (), phy: Device::default() };
-        let irq = Vectors::new(config.irq_rate_max);
+        let masks = Masks::new(page);
+        let irq = Vectors::new(config.irq_rate_max, masks);
         let sides = (Senders::default(), Receivers::default());
         let chip = Self {
             mac: config.mac,
@@ -70,6 +85,7 @@ impl Vmxnet3 {
             accesses: Accesses::default(),
             stats: QueueStats::default(),
             economy: Economy::default(),
+            mapped,
             gate: AtomicU32::new(0),
             memo: AtomicU64::new(0),
             control: Mutex::new(control),
@@ -119,8 +135,10 @@ impl Controlled for Vmxnet3 {
     }
 
     fn fields(&self, io: &mut Fields<'_>) {
-        let Self { mac: _, core: _, accesses: _, stats, economy, gate: _, memo: _, control: _ } =
-            self;
+        #[rustfmt::skip]
+        let Self {
+            mac: _, core: _, accesses: _, stats, economy, mapped: _, gate: _, memo: _, control: _,
+        } = self;
         stats.fields(io);
         economy.fields(io);
     }

@@ -20,7 +20,7 @@
 //! - Nothing wakes the guest. There are no plug-ins. Data rings are memory as any other: the
 //!   transmit data ring is reached by its addresses, that for reception is not used.
 //! - QEMU sends register writes without waiting, unless a page of the device can be mapped: BAR2
-//!   has one, which means nothing.
+//!   has one, which means nothing; or BAR0 itself is shared memory ([`Vmxnet3::mapped`]).
 
 mod access;
 mod chip;

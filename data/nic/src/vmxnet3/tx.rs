@@ -248,13 +248,18 @@ impl TransmitSide<Vmxnet3> for Senders {
         self.queues.iter().take(self.count).find_map(Transmitter::fault)
     }
 
-    /// Where the wish did not stand before, a third look is needed.
+    /// Where the wish did not stand before, a third look is needed. A doorbell that nobody hears is
+    /// not wished for.
     fn arm(&mut self, chip: &Vmxnet3, on: bool) -> bool {
         if !on {
             return false;
         }
         let (mut more, mut later) = (false, false);
         for (index, queue) in self.queues.iter_mut().take(self.count).enumerate() {
+            if chip.mapped {
+                more |= queue.waiting(chip);
+                continue;
+            }
             let Some(words) = queue.ring.words() else { continue };
             if std::mem::replace(&mut queue.ring.asked, true) {
                 more |= queue.waiting(chip);

@@ -5,6 +5,11 @@
 //! writes its IMR. A vector that became fresh while it was masked sends when it is unmasked:
 //! drivers do not look at their rings again after unmasking, so that duty is the device's.
 //!
+//! The masks may be memory that the guest has mapped ([`Masks::Shared`]). Then nobody is told when
+//! it unmasks a vector, so whoever works for the port looks ([`Vectors::look`]) for as long as a
+//! fresh one was seen masked, and so does the timer, ever more rarely, where nobody works. No fence
+//! is needed: each look comes later than the one that saw the mask.
+//!
 //! With MSI there is one message for whatever is fresh. With the pin, INTA# is asserted while
 //! anything fresh is unmasked, until ICR is read.
 //!
@@ -19,14 +24,16 @@
 //! driver does then is to free buffers. A reception of the same vector takes them along, and so do
 //! so many completions that the ring could run full.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use vmlan_frame::Counter;
+use vmlan_ram::Window;
 
 use crate::bits::low32;
 use crate::chip::state::{Fields, Stateful};
 use crate::chip::{Delays, Edge, Host, Interrupts, Way};
-use crate::notify::moderate::{Alarm, Floor, Window};
+use crate::notify::moderate::{self, Alarm, Floor};
 
 /// Vectors of the device: 8 for transmit queues, 16 for receive queues, one for events.
 pub const VECTORS: usize = 25;
@@ -42,10 +49,76 @@ pub const TOGETHER: u64 = 250_000;
 /// The longest window that a driver may ask for.
 pub const LONGEST: u64 = 10_000_000;
 
+/// From a look that found a fresh vector masked to the timer's next, in ns: at first, and at most.
+const PATIENCE: [u64; 2] = [1_000_000, 16_000_000];
+/// From one IMR to the next.
+const STRIDE: usize = 8;
+
+/// IMR of each vector.
+#[derive(Debug)]
+pub enum Masks {
+    /// As bits.
+    Own(u32),
+    /// As registers in memory that the guest stores to.
+    Shared(Window),
+}
+
+impl Masks {
+    /// In `page`, if there is one.
+    pub fn new(page: Option<Window>) -> Self {
+        page.map_or(Self::Own(ALL), Self::Shared)
+    }
+
+    /// Those of `vectors` that are masked.
+    fn of(&self, vectors: u32) -> u32 {
+        match self {
+            Self::Own(bits) => bits & vectors,
+            Self::Shared(page) => ones(vectors).fold(0, |all, n| {
+                all | (page.u32(n as usize * STRIDE, Ordering::Acquire) & 1) << n
+            }),
+        }
+    }
+
+    fn set(&mut self, vectors: u32, masked: bool) {
+        match self {
+            Self::Own(bits) if masked => *bits |= vectors,
+            Self::Own(bits) => *bits &= !vectors,
+            Self::Shared(page) => ones(vectors).for_each(|n| {
+                page.set_u32(n as usize * STRIDE, masked.into(), Ordering::Release);
+            }),
+        }
+    }
+
+    fn are_shared(&self) -> bool {
+        matches!(self, Self::Shared(_))
+    }
+
+    /// Passes them. Shared ones are stored only if they are to become others: the guest may be
+    /// storing to them.
+    fn fields(&mut self, io: &mut Fields<'_>) {
+        let mut bits = self.of(ALL);
+        let before = bits;
+        io.below(&mut bits, ALL + 1);
+        if bits != before {
+            self.set(bits, true);
+            self.set(ALL & !bits, false);
+        }
+    }
+}
+
+/// That of `vector`, if there is such a vector.
+fn bit(vector: u32) -> u32 {
+    ALL & 1u32.checked_shl(vector).unwrap_or(0)
+}
+
+/// The bits that are set, by their numbers.
+fn ones(bits: u32) -> impl Iterator<Item = u32> {
+    (0..VECTORS as u32).filter(move |n| bits >> n & 1 != 0)
+}
+
 #[derive(Debug)]
 struct State {
-    /// IMR, a bit for each vector.
-    mask: u32,
+    masks: Masks,
     /// Something has happened since their last message.
     fresh: u32,
     /// Those that exist: the driver says how many there are.
@@ -56,7 +129,7 @@ struct State {
     level: bool,
     /// A repeat of it is due when the timer fires.
     repeat: bool,
-    windows: [Window; VECTORS],
+    windows: [moderate::Window; VECTORS],
     lengths: [u64; VECTORS],
     /// Those whose message is held back.
     holding: u32,
@@ -66,31 +139,43 @@ struct State {
     alarm: Alarm,
     /// When the transmit side wants to look again.
     look: Option<u64>,
+    /// From here to the timer's next look at masks.
+    patience: u64,
 }
 
 impl State {
-    fn new(way: Way, windows: [Window; VECTORS]) -> Self {
+    fn new(way: Way, masks: Masks) -> Self {
         Self {
-            mask: ALL,
+            masks,
             fresh: 0,
             valid: 0,
             auto_mask: false,
             way,
             level: false,
             repeat: false,
-            windows,
+            windows: Default::default(),
             lengths: [0; VECTORS],
             holding: 0,
             completed: 0,
             together: 0,
             alarm: Alarm::default(),
             look: None,
+            patience: PATIENCE[0],
         }
     }
 
     /// What is to be delivered, now or later.
     fn ready(&self) -> u32 {
-        self.fresh & !self.mask & self.valid
+        let fresh = self.fresh & self.valid;
+        fresh & !self.masks.of(fresh)
+    }
+
+    /// As after reset. Windows stay.
+    fn reset(&mut self) {
+        let masks = std::mem::replace(&mut self.masks, Masks::Own(ALL));
+        let windows = std::mem::take(&mut self.windows);
+        *self = Self { windows, ..Self::new(self.way, masks) };
+        self.masks.set(ALL, true);
     }
 
     fn wake_at(&mut self, at: u64, host: &dyn Host) {
@@ -149,6 +234,8 @@ impl State {
 /// The vectors of one device.
 pub struct Vectors {
     state: Mutex<State>,
+    /// A fresh vector was masked by shared memory when it was last looked at.
+    stuck: AtomicBool,
     floor: Floor,
     raised: Counter,
     held: Counter,
@@ -156,11 +243,11 @@ pub struct Vectors {
 }
 
 impl Vectors {
-    /// All masked, none fresh. At most `rate_max` messages per second of each (0: no floor).
-    pub fn new(rate_max: u32) -> Self {
-        let state = Mutex::new(State::new(Way::Pin, Default::default()));
-        let (raised, held, delivered) = Default::default();
-        Self { state, floor: Floor::new(rate_max), raised, held, delivered }
+    /// None fresh. At most `rate_max` messages per second of each (0: no floor).
+    pub fn new(rate_max: u32, masks: Masks) -> Self {
+        let state = Mutex::new(State::new(Way::Pin, masks));
+        let (stuck, raised, held, delivered) = Default::default();
+        Self { state, stuck, floor: Floor::new(rate_max), raised, held, delivered }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -172,7 +259,7 @@ impl Vectors {
     pub fn reset(&self) -> Edge {
         let mut s = self.state();
         let edge = s.fall();
-        *s = State::new(s.way, s.windows);
+        s.reset();
         edge
     }
 
@@ -202,14 +289,13 @@ impl Vectors {
 
     /// IMR of a vector.
     pub fn masked(&self, vector: u32) -> bool {
-        self.state().mask >> vector & 1 != 0
+        self.state().masks.of(bit(vector)) != 0
     }
 
     /// IMR of a vector is written.
     pub fn set_mask(&self, vector: u32, masked: bool, host: &dyn Host) -> Edge {
         let mut s = self.state();
-        let bit = ALL & 1u32.checked_shl(vector).unwrap_or(0);
-        s.mask = if masked { s.mask | bit } else { s.mask & !bit };
+        s.masks.set(bit(vector), masked);
         self.settle(&mut s, host)
     }
 
@@ -218,8 +304,10 @@ impl Vectors {
         let mut s = self.state();
         let was = s.level;
         if was {
-            s.fresh &= s.mask;
-            s.mask |= u32::from(s.auto_mask);
+            s.fresh = s.masks.of(s.fresh);
+            if s.auto_mask {
+                s.masks.set(1, true);
+            }
         }
         (was, s.fall())
     }
@@ -238,6 +326,13 @@ impl Vectors {
 
     fn settle(&self, s: &mut State, host: &dyn Host) -> Edge {
         let ready = s.ready();
+        let stuck = s.masks.are_shared() && s.fresh & s.valid & !ready != 0;
+        self.stuck.store(stuck, Ordering::Relaxed);
+        if stuck {
+            s.wake_at(host.now().saturating_add(s.patience), host);
+        } else {
+            s.patience = PATIENCE[0];
+        }
         s.holding &= ready;
         s.completed &= s.fresh;
         if s.way == Way::Pin && (ready == 0 || s.level) {
@@ -261,7 +356,7 @@ impl Vectors {
         s.fresh &= !due;
         s.completed &= !due;
         if s.auto_mask {
-            s.mask |= due;
+            s.masks.set(due, true);
         }
         if s.way == Way::Message { Edge::Rise } else { Edge::Messages(due) }
     }
@@ -295,12 +390,22 @@ impl Interrupts for Vectors {
     fn timer(&self, _: Delays, host: &dyn Host) -> Edge {
         let mut s = self.state();
         s.alarm.clear();
+        s.patience = (s.patience * 2).min(PATIENCE[1]);
         if let Some(at) = s.look {
             s.wake_at(at, host);
         }
         if s.repeat && s.level {
             return if self.repeat_now(&mut s, host) { Edge::Rise } else { Edge::None };
         }
+        self.settle(&mut s, host)
+    }
+
+    #[inline]
+    fn look(&self, host: &dyn Host) -> Edge {
+        if !self.stuck.load(Ordering::Relaxed) {
+            return Edge::None;
+        }
+        let mut s = self.state();
         self.settle(&mut s, host)
     }
 
@@ -322,14 +427,15 @@ impl Interrupts for Vectors {
     }
 
     fn fields(&self, io: &mut Fields<'_>) {
-        let Self { state: _, floor: _, raised, held, delivered } = self;
+        let Self { state: _, stuck, floor: _, raised, held, delivered } = self;
         let s = &mut *self.state();
         #[rustfmt::skip]
         let State {
-            mask, fresh, valid, auto_mask, way, level, repeat, windows, lengths, holding, alarm,
-            look, completed: _, together: _,
+            masks, fresh, valid, auto_mask, way, level, repeat, windows, lengths, holding, alarm,
+            look, completed: _, together: _, patience: _,
         } = s;
-        for word in [mask, fresh, valid, holding] {
+        masks.fields(io);
+        for word in [fresh, valid, holding] {
             io.below(word, ALL + 1);
         }
         [&mut *auto_mask, level, repeat].into_iter().for_each(|flag| io.flag(flag));
@@ -339,7 +445,10 @@ impl Interrupts for Vectors {
         io.check(lengths.iter().all(|length| *length <= LONGEST));
         alarm.fields(io);
         io.option(look, Fields::u64);
-        io.check(!s.level || pin && s.ready() != 0);
+        // A store to a shared mask takes effect at the next look.
+        let shared = s.masks.are_shared();
+        stuck.store(shared, Ordering::Relaxed);
+        io.check(!s.level || pin && (shared || s.ready() != 0));
         [raised, held, delivered].into_iter().for_each(|count| io.counter(count));
     }
 

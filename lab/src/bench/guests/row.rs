@@ -16,6 +16,8 @@ pub(super) enum Hardware {
     E1000eMapped,
     /// Our vmxnet3.
     Vmxnet3,
+    /// The same with doorbells and interrupt masks in shared memory.
+    Vmxnet3Mapped,
     /// virtio-net over vhost-user.
     Virtio,
     /// QEMU's own e1000 on a TAP device.
@@ -35,6 +37,7 @@ impl Hardware {
             Self::E1000e => "our e1000e",
             Self::E1000eMapped => "our e1000e, mapped",
             Self::Vmxnet3 => "our vmxnet3",
+            Self::Vmxnet3Mapped => "our vmxnet3, mapped",
             Self::Virtio => "virtio-net",
             Self::QemuE1000 => "QEMU's e1000",
             Self::QemuE1000e => "QEMU's e1000e",
@@ -49,6 +52,7 @@ impl Hardware {
             Self::E1000e => From::Ours("model=e1000e"),
             Self::E1000eMapped => From::Ours("model=e1000e,doorbell=mapped"),
             Self::Vmxnet3 => From::Ours("model=vmxnet3"),
+            Self::Vmxnet3Mapped => From::Ours("model=vmxnet3,doorbell=mapped"),
             Self::Virtio => From::Virtio,
             Self::QemuE1000 => From::Qemu("e1000"),
             Self::QemuE1000e => From::Qemu("e1000e"),
@@ -233,6 +237,15 @@ pub(super) const ROWS: &[Row] = &[
     Row {
         offloads: true,
         ..there("vmxnet3+TSO", Hardware::Vmxnet3, "the same as it is shipped, with TSO")
+    },
+    there(
+        "vmxnet3 mapped",
+        Hardware::Vmxnet3Mapped,
+        "the kernel's vmxnet3 on ours with BAR0 in shared memory, without TSO",
+    ),
+    Row {
+        offloads: true,
+        ..there("vmxnet3+TSO mapped", Hardware::Vmxnet3Mapped, "the same as it is shipped, with TSO")
     },
     Row {
         offloads: true,

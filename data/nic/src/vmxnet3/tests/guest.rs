@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use vmlan_frame::{Batch, Mac, Offload};
-use vmlan_ram::{Map, Slice};
+use vmlan_ram::{Map, Slice, Window};
 
 use super::super::Vmxnet3;
 pub use crate::chip::fixture::*;
@@ -133,9 +133,28 @@ pub struct Guest {
 impl Guest {
     /// A device after power-on, with memory; the cable is in.
     pub fn cold(irq_rate_max: u32) -> Self {
-        let host = Arc::new(FakeHost::default());
         let config = Config { mac: Mac::new(MAC), irq_rate_max, csb: false };
-        let chip = Vmxnet3::new(config, host.clone());
+        Self::of(|host| Vmxnet3::new(config, host))
+    }
+
+    /// As [`Guest::cold`], with BAR0 in memory.
+    pub fn cold_mapped() -> (Self, Window) {
+        let config = Config { mac: Mac::new(MAC), irq_rate_max: 0, csb: false };
+        let page = memory(0x1000);
+        let window = || page.window(0, 0x1000, 4).unwrap();
+        (Self::of(|host| Vmxnet3::mapped(config, window(), host)), window())
+    }
+
+    /// As [`Guest::new`], with BAR0 in memory.
+    pub fn mapped() -> (Self, Window) {
+        let (mut guest, page) = Self::cold_mapped();
+        guest.start(Setup::default());
+        (guest, page)
+    }
+
+    fn of(make: impl FnOnce(Arc<FakeHost>) -> Vmxnet3) -> Self {
+        let host = Arc::new(FakeHost::default());
+        let chip = make(host.clone());
         let map = memory(MEMORY);
         drop(chip.set_map(map.clone()));
         chip.set_link(true);

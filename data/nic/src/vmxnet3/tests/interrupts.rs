@@ -1,5 +1,9 @@
 //! Vectors: masks, autoMask, the pin, messages, moderation.
 
+use std::sync::atomic::Ordering;
+
+use vmlan_ram::Window;
+
 use super::super::vectors::TOGETHER;
 use super::guest::*;
 
@@ -224,4 +228,102 @@ fn a_rate_may_be_asked_for() {
     assert_eq!(guest.read(0x5000, 16), scheme);
     guest.put(SHARED + 0x2c8, 0xffff_fff0);
     assert_eq!(guest.command(0xcafe_000e), 1, "not in memory");
+}
+
+const IMR_OF_0: usize = 0;
+
+fn masked(page: &Window) -> bool {
+    page.u32(IMR_OF_0, Ordering::SeqCst) != 0
+}
+
+fn unmask(page: &Window) {
+    page.set_u32(IMR_OF_0, 0, Ordering::SeqCst);
+}
+
+#[test]
+fn a_store_unmasks_a_vector_at_the_next_look() {
+    let (mut guest, page) = Guest::mapped();
+    guest.arrive_plain(&[&frame(MAC, 60)]);
+    assert_eq!((guest.messages(0), masked(&page), guest.is_masked(0)), (1, true, true));
+    unmask(&page);
+    assert!(!guest.is_masked(0));
+    guest.pull();
+    assert_eq!((guest.messages(0), masked(&page)), (1, false), "nothing new since");
+    let pull = |guest: &mut Guest| assert!(guest.pull().is_empty());
+    let arm = |guest: &mut Guest| assert!(!guest.chip.arm());
+    for look in [pull as fn(&mut Guest), arm] {
+        guest.host.sent.lock().unwrap().clear();
+        guest.arrive_plain(&[&frame(MAC, 60)]);
+        guest.arrive_plain(&[&frame(MAC, 60)]);
+        look(&mut guest);
+        assert_eq!((guest.messages(0), masked(&page)), (1, true));
+        unmask(&page);
+        assert_eq!(guest.messages(0), 1, "nobody was told");
+        look(&mut guest);
+        assert_eq!((guest.messages(0), masked(&page)), (2, true), "something new since");
+        unmask(&page);
+    }
+}
+
+/// A worker that has nothing to do looks ever more rarely, one of a limited port not at all.
+#[test]
+fn where_nobody_looks_at_the_masks_the_timer_does() {
+    let (guest, page) = Guest::mapped();
+    guest.arrive_plain(&[&frame(MAC, 60)]);
+    guest.arrive_plain(&[&frame(MAC, 60)]);
+    unmask(&page);
+    guest.sleep(1_000_000);
+    assert_eq!(guest.messages(0), 2);
+    // Masked for a second: that is no reason to wake up a thousand times.
+    guest.arrive_plain(&[&frame(MAC, 60)]);
+    let set = || guest.host.timers_set.load(Ordering::SeqCst);
+    let before = set();
+    for _ in 0..1_000 {
+        guest.sleep(1_000_000);
+    }
+    assert!((60..70).contains(&(set() - before)), "{}", set() - before);
+    unmask(&page);
+    guest.sleep(16_000_000);
+    assert_eq!(guest.messages(0), 3);
+    unmask(&page);
+    guest.arrive_plain(&[&frame(MAC, 60)]);
+    unmask(&page);
+    guest.sleep(1_000_000_000);
+    let rests = set();
+    guest.sleep(1_000_000_000);
+    assert_eq!((guest.messages(0), set()), (4, rests), "nothing waits");
+}
+
+#[test]
+fn masks_in_memory_are_reset_and_handed_over() {
+    let (mut guest, page) = Guest::mapped();
+    guest.arrive_plain(&[&frame(MAC, 60)]);
+    page.set_u32(8 * 7, u32::MAX, Ordering::SeqCst);
+    let all = |page: &Window| {
+        (0..25).filter(|n| page.u32(8 * n, Ordering::SeqCst) & 1 != 0).collect::<Vec<_>>()
+    };
+    assert_eq!(all(&page), [0, 7]);
+    let state = guest.chip.save();
+    assert_eq!(page.u32(8 * 7, Ordering::SeqCst), u32::MAX, "saving stores nothing");
+    let (successor, next) = Guest::cold_mapped();
+    drop(successor.chip.set_map(guest.map.clone()));
+    assert_eq!(successor.chip.restore(&state), Ok(()));
+    assert_eq!(all(&next), [0, 7]);
+    guest.command(RESET);
+    assert_eq!(all(&page).len(), 25);
+    guest.pull();
+}
+
+/// Whoever serves the port looks by itself, and no doorbell would be heard.
+#[test]
+fn where_no_doorbell_is_heard_none_is_wished_for() {
+    let (mut guest, _page) = Guest::mapped();
+    guest.send(0, &frame(MAC, 60));
+    assert!(guest.chip.arm(), "there is something");
+    guest.pull();
+    assert_eq!(guest.threshold(0), u32::MAX);
+    assert!(!guest.chip.arm());
+    assert_eq!((guest.threshold(0), *guest.host.timer.lock().unwrap()), (u32::MAX, None));
+    guest.send(0, &frame(MAC, 60));
+    assert!(guest.chip.arm());
 }
