@@ -27,8 +27,12 @@ use crate::probe::kvm_is_hardware;
 use row::{Hardware, ROWS, Row};
 use station::{Host, Station};
 
-/// The paper's columns, and the slides' requests over UDP.
-const REQUESTS: Workload = Workload { name: "UDPRR", kind: Kind::UdpRequests, bytes: 1 };
+/// Beside the paper's columns: the slides' requests over UDP, and frames without a socket.
+const OTHERS: [Workload; 3] = [
+    Workload { name: "UDPRR", kind: Kind::UdpRequests, bytes: 1 },
+    Workload { name: "pktgen60", kind: Kind::Frames, bytes: 60 },
+    Workload { name: "pktgen1500", kind: Kind::Frames, bytes: 1500 },
+];
 
 /// A cell of a table.
 struct Case {
@@ -101,16 +105,23 @@ fn wanted(run: &Run<'_>, module: bool) -> Result<Vec<&'static Row>, Failure> {
 /// By rows, so that a driver is loaded once for all that is measured with it.
 fn cases_of(run: &Run<'_>, rows: &[&'static Row], cpus: u8) -> Vec<Case> {
     let short = run.args.short;
-    let usual: Vec<_> = WORKLOADS.into_iter().chain([REQUESTS]).collect();
-    let brief: Vec<_> =
-        usual.iter().copied().filter(|w| ["UDP8", "TCP", "TCPRR"].contains(&w.name)).collect();
+    let usual: Vec<_> = WORKLOADS.into_iter().chain(OTHERS).collect();
+    let brief: Vec<_> = usual
+        .iter()
+        .copied()
+        .filter(|w| ["UDP8", "TCP", "TCPRR", "pktgen60"].contains(&w.name))
+        .collect();
     let workloads = if short { brief } else { usual };
     let mut cases = Vec::new();
     for &row in rows {
         for way in row.ways() {
             let scene = Scene { way, threads: cpus };
             let case = |workload, slides| Case { scene, row, workload, slides };
-            let streams = |w: &Workload| way != Way::FromHost || w.kind == Kind::Stream;
+            let streams = |w: &Workload| match w.kind {
+                Kind::Stream => true,
+                Kind::Frames => way == Way::Host,
+                _ => way != Way::FromHost,
+            };
             cases.extend(workloads.iter().copied().filter(streams).map(|w| case(w, false)));
             if !short && cpus == 1 && row.slides.is_some() && way != Way::Switch {
                 let size = |bytes| Workload { name: "UDP", kind: Kind::Datagrams, bytes };

@@ -25,6 +25,8 @@ pub(super) enum Kind {
     Requests,
     /// ...and over UDP.
     UdpRequests,
+    /// Thousands of frames a second from a Linux guest's own packet generator, below its sockets.
+    Frames,
 }
 
 /// A workload of `vmlan stack`.
@@ -43,12 +45,13 @@ impl Workload {
             Kind::Stream => "tcp-stream",
             Kind::Requests => "tcp-rr",
             Kind::UdpRequests => "udp-rr",
+            Kind::Frames => "pktgen",
         }
     }
 
     pub(super) fn server(self) -> &'static str {
         match self.kind {
-            Kind::Datagrams => "udp-sink",
+            Kind::Datagrams | Kind::Frames => "udp-sink",
             Kind::Stream => "tcp-sink",
             Kind::Requests | Kind::UdpRequests => "responder",
         }
@@ -57,7 +60,7 @@ impl Workload {
     pub(super) fn unit(self) -> &'static str {
         match self.kind {
             Kind::Stream => "Mbit/s",
-            Kind::Datagrams | Kind::Requests | Kind::UdpRequests => "k/s",
+            Kind::Datagrams | Kind::Requests | Kind::UdpRequests | Kind::Frames => "k/s",
         }
     }
 }
@@ -161,7 +164,7 @@ impl Job<'_> {
         let seen = lab.measure(vec![a], self.time, self.news, &mut || peer.mark())?;
         let sent = value(self.workload.kind, &seen.said[0])?;
         let value = match self.workload.kind {
-            Kind::Datagrams => peer.rates().messages / 1000.0,
+            Kind::Datagrams | Kind::Frames => peer.rates().messages / 1000.0,
             Kind::Stream => peer.rates().mbit,
             Kind::Requests | Kind::UdpRequests => sent,
         };

@@ -109,6 +109,11 @@ pub(crate) const ALL: &[Chip] = &[
         ways: &[
             way("plain", "model=vmxnet3", "model=vmxnet3,writes=waited"),
             way("moderated", "model=vmxnet3,irq_rate_max=16000", "model=vmxnet3,writes=waited"),
+            way(
+                "mapped",
+                "model=vmxnet3,doorbell=mapped",
+                "model=vmxnet3,writes=waited,doorbell=mapped",
+            ),
         ],
     },
     Chip {
@@ -226,7 +231,10 @@ mod tests {
         assert_eq!(names(&["e1000", "r8169"], "csb"), both);
         assert_eq!(names(&["csb", "e1000", "r8169"], "csb"), both);
         assert_eq!(names(&["csb", "e1000"], "plain"), []);
-        assert_eq!(names(&[], "mapped"), [("e1000", "mapped"), ("e1000e", "mapped")]);
+        assert_eq!(
+            names(&[], "mapped"),
+            [("e1000", "mapped"), ("e1000e", "mapped"), ("vmxnet3", "mapped")]
+        );
         assert_eq!(names(&[], "plain").len(), ALL.len());
         let out = |asked: &[&str], ways: &[&str]| Choice::of(asked).unwrap().left_out(ways);
         assert_eq!(out(&["moderated"], &["plain", "csb"]), ["moderated (there are plain, csb)"]);

@@ -193,6 +193,24 @@ pub(crate) const ALL: &[Technique] = &[
         )
     },
     Technique {
+        switch: "model=vmxnet3,doorbell=mapped",
+        ..e1000(
+            "vmxnet3-mapped",
+            "vmxnet3-burst",
+            "BAR0, doorbells and interrupt masks, is shared memory",
+            "writes=waited,model=vmxnet3,batch=on,doorbell=mapped",
+        )
+    },
+    Technique {
+        switch: "model=vmxnet3,doorbell=mapped",
+        ..e1000(
+            "vmxnet3-4096",
+            "vmxnet3-mapped",
+            "rings of 4,096 descriptors",
+            "writes=waited,model=vmxnet3,batch=on,doorbell=mapped,size=4096",
+        )
+    },
+    Technique {
         name: "virtio-4096",
         from: Some("virtio"),
         note: "rings of 4,096 descriptors instead of 1,024",

@@ -46,7 +46,17 @@ impl Own {
     fn new(id: PortId) -> Self {
         let (held, passed_by, rang) = (false, false, false);
         let (watched, idle_rings, naps) = Default::default();
-        Self { id, version: None, watched, paused_until: 0, held, passed_by, rang, idle_rings, naps }
+        Self {
+            id,
+            version: None,
+            watched,
+            paused_until: 0,
+            held,
+            passed_by,
+            rang,
+            idle_rings,
+            naps,
+        }
     }
 }
 

@@ -113,7 +113,7 @@ fn bit(vector: u32) -> u32 {
 
 /// The bits that are set, by their numbers.
 fn ones(bits: u32) -> impl Iterator<Item = u32> {
-    (0..VECTORS as u32).filter(move |n| bits >> n & 1 != 0)
+    (0..u32::BITS).filter(move |n| bits >> n & 1 != 0)
 }
 
 #[derive(Debug)]

@@ -127,7 +127,8 @@ impl VfioUser {
     /// The first two that do not.
     pub fn check(&self) -> Result<(), Conflict> {
         let mapped = self.doorbell == Doorbell::Mapped;
-        if mapped && !matches!(self.driver.model, Model::E1000 | Model::E1000e) {
+        let mappable = [Model::E1000, Model::E1000e, Model::Vmxnet3];
+        if mapped && !mappable.contains(&self.driver.model) {
             return Err(Conflict::Lacks { model: self.driver.model, key: "doorbell=mapped" });
         }
         self.driver.check()?;

@@ -245,7 +245,11 @@ pub(super) const ROWS: &[Row] = &[
     ),
     Row {
         offloads: true,
-        ..there("vmxnet3+TSO mapped", Hardware::Vmxnet3Mapped, "the same as it is shipped, with TSO")
+        ..there(
+            "vmxnet3+TSO mapped",
+            Hardware::Vmxnet3Mapped,
+            "the same as it is shipped, with TSO",
+        )
     },
     Row {
         offloads: true,

@@ -1,7 +1,7 @@
 //! Guests with one kind of NIC, the switch they are on, and the host behind a TAP device.
 
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use vmlan_harness::linux_module::{self, Counts, Grown};
@@ -11,10 +11,11 @@ use vmlan_harness::{
 
 use super::super::linux_guest::{From, TAP};
 use super::super::paper::Way;
-use super::super::sockets::{Workload, value};
+use super::super::sockets::{Kind, Workload, value};
 use super::row::{Hardware, Row};
 use super::{Measured, Place};
 use crate::failure::Failure;
+use vmlan_config::human_text::to_f64;
 
 /// One end of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +35,8 @@ pub(super) struct Station {
 }
 
 const NAMES: [&str; 2] = ["a", "b"];
+/// An address that nobody has.
+const NOBODY: &str = "10.77.0.250";
 /// Beyond what a command itself takes: the machine may be busy.
 const SLACK: Duration = Duration::from_secs(120);
 
@@ -114,6 +117,9 @@ impl Station {
         [from, to]: [Host; 2],
         (time, warm_up): (Duration, Duration),
     ) -> Result<Measured, Failure> {
+        if workload.kind == Kind::Frames {
+            return self.generate(workload.bytes, time, warm_up);
+        }
         let warm_up = format!("--warmup {:.2}", warm_up.as_secs_f64());
         let server = Server::start(self.end(to), to, workload, &warm_up)?;
         let ip = self.end(to).ip().to_owned();
@@ -138,14 +144,74 @@ impl Station {
         if value <= 0.0 {
             return Err(Failure::Failed("nothing arrived".into()));
         }
-        let grown = before.zip(after).map(|(before, after)| Grown::between(before, after));
-        Ok(Measured {
-            value,
-            sent,
-            accesses_per_kframe: grown.as_ref().map(Grown::accesses),
-            interrupts_per_kframe: grown.as_ref().map(Grown::interrupts),
-        })
+        Ok(measured([sent, value], before.zip(after)))
     }
+
+    /// The same with frames of `bytes` from the packet generator of guest `a`. The host's stack
+    /// drops them: they are for its NIC, but not for its address.
+    fn generate(
+        &mut self,
+        bytes: u32,
+        time: Duration,
+        warm_up: Duration,
+    ) -> Result<Measured, Failure> {
+        let mac = host_mac(&mut self.host)?;
+        let [guest, ..] = self.guests.as_mut_slice() else {
+            return Err(Failure::Failed("no guest".into()));
+        };
+        guest.sh(&format!(
+            "cd /proc/net/pktgen && echo rem_device_all > kpktgend_0
+             echo add_device eth0 > kpktgend_0
+             for set in 'count 0' 'pkt_size {bytes}' 'delay 0' 'dst {NOBODY}' 'dst_mac {mac}'; do
+               echo \"$set\" > eth0 || exit 1
+             done
+             echo start > pgctrl 2> /dev/null &"
+        ))?;
+        std::thread::sleep(warm_up);
+        let (begin, got, before) = (Instant::now(), self.arrived()?, self.counts()?);
+        std::thread::sleep(time);
+        let (took, more, after) = (begin.elapsed(), self.arrived()?, self.counts()?);
+        let stop = "cd /proc/net/pktgen && echo stop > pgctrl && cat eth0";
+        let said = self.guests.first_mut().map(|guest| guest.sh(stop)).transpose()?;
+        let said = said.unwrap_or_default();
+        let rate = said.split_whitespace().find_map(|word| word.strip_suffix("pps"));
+        let sent = rate.and_then(|pps| pps.parse::<f64>().ok());
+        let heard = || HarnessError::Garbled { what: "pktgen".into(), heard: said.clone() };
+        let value = to_f64(more.saturating_sub(got)) / took.as_secs_f64() / 1000.0;
+        if value <= 0.0 {
+            return Err(Failure::Failed("nothing arrived".into()));
+        }
+        Ok(measured([sent.ok_or_else(heard)? / 1000.0, value], before.zip(after)))
+    }
+
+    /// Frames that the host has got from its TAP device.
+    fn arrived(&mut self) -> Result<u64, Failure> {
+        let command = format!("ip -s -j link show {TAP}");
+        let said = json(&self.host.sh(&command)?)?;
+        let frames = said[0]["stats64"]["rx"]["packets"].as_u64();
+        Ok(frames
+            .ok_or_else(|| HarnessError::Garbled { what: command, heard: said.to_string() })?)
+    }
+}
+
+fn measured([sent, value]: [f64; 2], counts: Option<(Counts, Counts)>) -> Measured {
+    let grown = counts.map(|(before, after)| Grown::between(before, after));
+    Measured {
+        value,
+        sent,
+        accesses_per_kframe: grown.as_ref().map(Grown::accesses),
+        interrupts_per_kframe: grown.as_ref().map(Grown::interrupts),
+    }
+}
+
+/// The address of the host's TAP device.
+fn host_mac(host: &mut NetNs) -> Result<String, Failure> {
+    let said = host.sh(&format!("ip -j link show {TAP}"))?;
+    let mac = json(&said)?[0]["address"].as_str().map(str::to_owned);
+    Ok(mac.ok_or_else(|| HarnessError::Garbled {
+        what: format!("ip link show {TAP}"),
+        heard: said,
+    })?)
 }
 
 fn port(from: From, n: u8, socket: &Path) -> String {

@@ -5,7 +5,7 @@ use super::super::plot::{Figure, Panel, X};
 use super::super::report::{Table, number};
 use super::super::slides::{RECEIVE, SIZES, TRANSMIT};
 use super::super::sockets::{Kind, Workload};
-use super::{Case, Measured, REQUESTS, Results};
+use super::{Case, Measured, OTHERS, Results};
 use crate::alike::Spreads;
 use crate::bench::Samples;
 use vmlan_config::human_text::to_f64;
@@ -14,8 +14,9 @@ use vmlan_config::human_text::to_f64;
 pub(super) const NOTE: &str = "`vmlan load` in Linux guests and on the host: sockets of the \
     kernel. UDP8 and UDP-1460 in thousands of datagrams a second that the receiving program got (* \
     where the sender was more than a tenth faster), TCP (writes of 1,460 bytes) and TCPw (of 64 \
-    KiB) in Mbit/s there, TCPRR and UDPRR in thousands of transactions a second; in parentheses, \
-    times BASE. acc, irq: register accesses (virtio-net: doorbells) and interrupts of the first \
+    KiB) in Mbit/s there, TCPRR and UDPRR in thousands of transactions a second; pktgen60 and \
+    pktgen1500 in thousands of frames a second from the guest's kernel that reached the host; in \
+    parentheses, times BASE. acc, irq: register accesses (virtio-net: doorbells) and interrupts of the first \
     guest for 1,000 of its frames in both directions, as the switch counts them; QEMU's own NICs \
     do not tell. paper: Linux and FreeBSD guests of 2013, and times BASE.";
 
@@ -129,7 +130,7 @@ fn rows<'a>(all: &'a Results<'_>, is: impl Fn(&Case) -> bool) -> Vec<&'a Case> {
 
 fn sockets(all: &Results<'_>, scene: Scene) -> Table {
     let is = |c: &Case| c.scene == scene && !c.slides;
-    let columns: Vec<_> = WORKLOADS.into_iter().chain([REQUESTS]).enumerate().collect();
+    let columns: Vec<_> = WORKLOADS.into_iter().chain(OTHERS).enumerate().collect();
     let has = |w: Workload| all.iter().any(|(c, _)| is(c) && c.workload == w);
     let columns: Vec<_> = columns.into_iter().filter(|(_, w)| has(*w)).collect();
     let mut heads = vec!["NIC".to_owned()];
@@ -148,7 +149,7 @@ fn sockets(all: &Results<'_>, scene: Scene) -> Table {
             let found =
                 all.iter().find(|(c, _)| is(c) && c.row.name == first.row.name && c.workload == *w);
             row.extend(found.map_or([const { String::new() }; 2], |(c, s)| ours(all, c, s)));
-            // The paper has no requests over UDP.
+            // The paper has no others.
             let known = first.row.paper.filter(|_| *n < WORKLOADS.len());
             row.push(known.map_or_else(|| "-".into(), |name| theirs(scene, name, *n)));
         }
@@ -228,7 +229,7 @@ pub(super) fn figure(all: &Results<'_>) -> Figure {
         }
     };
     let measured = |w: &&Workload| all.iter().any(|(c, _)| !c.slides && c.workload == **w);
-    let workloads: Vec<_> = WORKLOADS.into_iter().chain([REQUESTS]).collect();
+    let workloads: Vec<_> = WORKLOADS.into_iter().chain(OTHERS).collect();
     Figure {
         title: "vmlan bench guests: sockets of Linux guests".into(),
         columns: 2,

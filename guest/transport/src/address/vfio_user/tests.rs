@@ -153,7 +153,6 @@ fn a_wrong_address_says_what_to_do() {
         ("vfio-user:/a,model=vmxnet3,csb", "csb=on: vmxnet3 has none"),
         ("vfio-user:/a,model=vmxnet3,completion=lazy", "completion=lazy: vmxnet3 has none"),
         ("vfio-user:/a,model=vmxnet3,irq=msi,causes=read", "causes=read: vmxnet3 has none"),
-        ("vfio-user:/a,model=vmxnet3,doorbell=mapped", "doorbell=mapped: vmxnet3 has none"),
         ("vfio-user:/a,model=vmxnet3,itr=1", "itr: vmxnet3 has none"),
         ("vfio-user:/a,model=vmxnet3,size=48", "32 descriptors, or a multiple"),
         ("vfio-user:/a,model=vmxnet3,mtu=9001", "9000 at most"),
