@@ -16,9 +16,9 @@ pub(super) const NOTE: &str = "`vmlan load` in Linux guests and on the host: soc
     where the sender was more than a tenth faster), TCP (writes of 1,460 bytes) and TCPw (of 64 \
     KiB) in Mbit/s there, TCPRR and UDPRR in thousands of transactions a second; pktgen60 and \
     pktgen1500 in thousands of frames a second from the guest's kernel that reached the host; in \
-    parentheses, times BASE. acc, irq: register accesses (virtio-net: doorbells) and interrupts of the first \
-    guest for 1,000 of its frames in both directions, as the switch counts them; QEMU's own NICs \
-    do not tell. paper: Linux and FreeBSD guests of 2013, and times BASE.";
+    parentheses, times BASE. acc, irq: register accesses (virtio-net: doorbells) and interrupts \
+    of the first guest for 1,000 of its frames in both directions, as the switch counts them; \
+    QEMU's own NICs do not tell. paper: Linux and FreeBSD guests of 2013, and times BASE.";
 
 /// Where there is no KVM.
 pub(super) const TCG: &str = "Without KVM: QEMU runs the guest's instructions by a program, which \
