@@ -7,7 +7,7 @@
 
 pub use vmlan_harness::{
     Boot, Destination, Extras, Guest, HarnessError, Image, LanHost, NetNs, Process, Result, Said,
-    ServiceManager, Switch, build, connectivity, find_program, frr, kernel_headers,
+    ServiceManager, Switch, build, connectivity, find_program, frr, kernel_headers, kill9,
     linux_module, output_of, qemu, testpmd, usage, vmlan_program,
 };
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use vmlan_tests::held_machine::{Machine, pass};
 use vmlan_tests::numbered::settles;
-use vmlan_tests::{Result, Switch, output_of};
+use vmlan_tests::{Result, Switch, kill9, output_of};
 use vmlan_transport::Bus as _;
 
 fn ports(dir: &std::path::Path, options: &[&str]) -> Vec<String> {
@@ -63,6 +63,58 @@ fn no_driver_notices_a_switch_that_makes_way() -> Result<()> {
     let list = switch.ask(&["port", "list", "--json"])?;
     assert_eq!(list.matches("adopted 10 times, the last one exactly").count(), 2, "{list}");
     Ok(())
+}
+
+/// The process that serves.
+fn server(switch: &Switch) -> u32 {
+    let children = output_of("pgrep", &["-x", "-P", &switch.pid().to_string(), "vmlan"]);
+    children.ok().and_then(|pid| pid.trim().parse().ok()).unwrap_or_default()
+}
+
+/// Nobody starts it again by hand.
+#[test]
+fn a_supervised_switch_comes_back_by_itself() -> Result<()> {
+    let dir = tempfile::tempdir().expect("a directory");
+    let words = ports(dir.path(), &["--supervise", "--hold-for", "60"]);
+    let mut switch = Switch::start(dir.path(), None, &words)?;
+    let mut a = Machine::new(&dir.path().join("a"), 1);
+    let mut b = Machine::new(&dir.path().join("b"), 2);
+    for _ in 0..3 {
+        {
+            let (mut sends, mut receives) = (a.set_up(), b.set_up());
+            pass(&mut sends, &mut receives, 0, 500);
+            kill9(&[server(&switch)]);
+        }
+        // Answered by the next.
+        assert!(a.is_reset() && b.is_reset());
+        // Until that may die, too.
+        std::thread::sleep(Duration::from_millis(1500));
+    }
+    pass(&mut a.set_up(), &mut b.set_up(), 0, 500);
+    let list = switch.ask(&["port", "list", "--json"])?;
+    assert_eq!(list.matches("adopted 3 times, the last one with a reset").count(), 2, "{list}");
+    // One that is told to end hands over, and so does one whose supervisor is killed.
+    let (mut sends, mut receives) = (a.set_up(), b.set_up());
+    let mut first = 0;
+    let killed = |switch: &mut Switch| {
+        let stat = format!("/proc/{}/stat", server(switch));
+        switch.kill9();
+        let lives = || std::fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z "));
+        assert!(settles(|| !lives()), "it has outlived its supervisor");
+        Ok(None)
+    };
+    let ends: [fn(&mut Switch) -> Result<Option<i32>>; 2] = [Switch::terminate, killed];
+    for end in ends {
+        pass(&mut sends, &mut receives, first, 500);
+        end(&mut switch)?;
+        switch.restart()?;
+        first += 500;
+    }
+    pass(&mut sends, &mut receives, first, 500);
+    switch.answering()?;
+    let list = switch.ask(&["port", "list", "--json"])?;
+    assert_eq!(list.matches("adopted 5 times, the last one exactly").count(), 2, "{list}");
+    switch.ask(&["stop", "--for-good"]).map(drop)
 }
 
 /// SIGTERM's hand-over for `vmlan upgrade`, also where the next program does not come up.

@@ -18,12 +18,12 @@ use crate::exit::Failure;
 use crate::output::program;
 use crate::successor::{self, Line};
 use crate::systemd::{self, Given};
-use crate::log_format;
+use crate::{log_format, supervise};
 use vmlan_api::{Claim, Server};
 use vmlan_config::address::Kind;
 use vmlan_config::api_path::default_path;
 use vmlan_config::file::OnOff;
-use vmlan_config::settings::{Plan, Running, Settings};
+use vmlan_config::settings::{Plan, Running, Settings, Supervision};
 use vmlan_engine::action::Action;
 use vmlan_engine::control_thread::{self, End};
 use vmlan_engine::info::{PortInfo, ProcessInfo};
@@ -42,12 +42,22 @@ const SAME_REQUEST: Duration = Duration::from_secs(1);
 /// # Errors
 /// If anything that `settings` asks for cannot be opened. What was made is removed again.
 pub(crate) fn run(settings: Settings) -> Result<(), Failure> {
+    let supervision = settings.running.supervision;
+    if supervision == Supervision::Supervisor {
+        return supervise::run(&settings);
+    }
     let mut given =
         Given::take().map_err(|e| Failure::Failed(format!("the service manager's socket: {e}")))?;
     let api = given.api.take();
     let store = given.store().map_err(|e| Failure::Failed(error_chain(&e)))?;
     let process = process(&settings.running, api.is_some(), store.is_some());
-    let line = settings.running.successor.then(|| Line::wait(&settings)).transpose()?;
+    let line = match supervision {
+        Supervision::Supervised => {
+            supervise::depend(false)?;
+            Some(Line::supervised()?)
+        }
+        _ => settings.running.successor.then(|| Line::wait(&settings)).transpose()?,
+    };
     // While there is one thread, and nothing open that its children would hold.
     let hold = hold(&settings.running, store)?;
     vmlan_keeper::start_starter(&[c"vmlan", c"gateway", c"--line"])
@@ -65,6 +75,10 @@ pub(crate) fn run(settings: Settings) -> Result<(), Failure> {
     let done = begun.map(|(mut ports, server)| {
         systemd::ready(ports.list().len());
         line.into_iter().for_each(Line::serves);
+        if supervision == Supervision::Supervised {
+            // Had that ended before, this process would have.
+            let _ = supervise::depend(true);
+        }
         // Threads of ports to come inherit its filter.
         vmlan_sandbox::enter(vmlan_sandbox::Thread::Control);
         let end = control_thread::run(&mut ports, &running, &process, &actions);
@@ -89,6 +103,7 @@ pub(crate) fn run(settings: Settings) -> Result<(), Failure> {
 fn process(running: &Running, given: bool, stored: bool) -> ProcessInfo {
     let text = |text: OsString| text.to_string_lossy().into_owned();
     let arguments = std::env::args_os().skip(1).map(text);
+    let own = [successor::OPTION, supervise::OPTION];
     ProcessInfo {
         pid: std::process::id(),
         version: env!("CARGO_PKG_VERSION").into(),
@@ -96,7 +111,7 @@ fn process(running: &Running, given: bool, stored: bool) -> ProcessInfo {
         service: given || systemd::is_service(),
         while_held: running.while_held,
         directory: std::env::current_dir().map(|dir| text(dir.into())).unwrap_or_default(),
-        arguments: arguments.filter(|word| word != successor::OPTION).collect(),
+        arguments: arguments.filter(|word| !own.contains(&word.as_str())).collect(),
     }
 }
 

@@ -60,6 +60,12 @@ pub(crate) fn is_service() -> bool {
     notify_socket().is_some()
 }
 
+/// So it is: it listens for this process, or waits to be told how far it is.
+pub(crate) fn has_started_this() -> bool {
+    let own = std::process::id().to_string();
+    is_service() || std::env::var("LISTEN_PID").is_ok_and(|pid| pid == own)
+}
+
 /// Started: others may connect now.
 pub(crate) fn ready(ports: usize) {
     let status = format!("{ports} ports");
