@@ -149,7 +149,8 @@ impl Opened {
             Spec::Nat(spec) => {
                 // What the LAN's links carry it is told when it takes part.
                 let wanted = gateways.wanted(address, spec, None)?;
-                Nat::open(name, &wanted, gateways.host, changed).map(Box::new).map(Self::Nat)
+                let nat = Nat::open(name, &wanted, gateways.host, holding, changed);
+                nat.map(Box::new).map(Self::Nat)
             }
             Spec::Pcap(spec) => {
                 let plain = pcap::Config::new(path);
@@ -251,6 +252,7 @@ impl Opened {
         match self {
             Self::Nic(p) => p.is_held(),
             Self::Tap(p) => p.is_held(),
+            Self::Nat(p) => p.is_held(),
             _ => false,
         }
     }
@@ -276,6 +278,7 @@ impl Opened {
         match self {
             Self::Nic(p) => p.hand_over(),
             Self::Tap(p) => p.hand_over(),
+            Self::Nat(p) => p.hand_over(),
             _ => {}
         }
     }
