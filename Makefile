@@ -108,11 +108,15 @@ bench-kvm: ## the KVM analysis with Linux guests (TCG): TCP windows, register ac
 # Each fuzz target runs for so long in `make soak`.
 SOAK_SECONDS ?= 3600
 soak: ## long runs: property tests, 100 times kill -9, 40 moves, hours of fuzzing (SOAK_SECONDS)
-	@scripts/setup.sh build test
+	@scripts/setup.sh build test kernels
 	PROPTEST_CASES=20000 $(CARGO) test --release --workspace --exclude vmlan-tests --lib --quiet
 	$(CARGO) build --release -p vmlan
 	VMLAN_BIN=$(CURDIR)/target/release/vmlan \
 	  $(CARGO) test -p vmlan-tests -- --ignored --nocapture --test-threads=1
+	for kernel in trixie trixie-backports; do \
+	  VMLAN_KERNEL=kernels/$$kernel VMLAN_BIN=$(CURDIR)/target/release/vmlan \
+	  $(CARGO) test -p vmlan-tests --test boot_e1000 --test boot_e1000e --test boot_vmxnet3 \
+	    -- --nocapture --test-threads=1 || exit 1; done
 	scripts/fuzz.sh $(SOAK_SECONDS)
 	@for folder in fuzz/corpus/*/; do \
 	  fuzz/run.sh $$(basename $$folder) 0 -merge=1 || exit 1; done

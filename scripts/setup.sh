@@ -5,6 +5,8 @@
 #           unpacked and not installed; where QEMU is older than 10.1.1, whose vfio-user has
 #           faults, also the one of Debian 13's backports, unpacked in the same way
 #   vms     QEMU, busybox and a guest kernel, for `make two-vms`
+#   kernels the guest kernels of Debian 13 and of its backports, unpacked and not installed, for the
+#           boot tests that `make soak` runs on them
 #   hosts   FRR, and what sets namespaces up, for `make demo-hosts`
 #   peers   what `make bench-peers` measures beside vmlan: OVS-DPDK, DPDK, VDE; and Debian 13's
 #           OVS-DPDK, unpacked and not installed
@@ -26,12 +28,16 @@ packages() {
     build) echo make gcc libc6-dev ;;
     test)
       echo qemu-system-x86 busybox-static iperf3 ethtool tshark iproute2 util-linux procps dpdk-dev
-      echo u-boot-qemu xz-utils
+      echo u-boot-qemu xz-utils zstd
       ;;
-    vms) echo qemu-system-x86 busybox-static cpio xz-utils ;;
+    vms) echo qemu-system-x86 busybox-static cpio xz-utils zstd ;;
+    kernels) echo xz-utils zstd ;;
     hosts) echo frr iproute2 util-linux ;;
     peers) echo openvswitch-switch-dpdk dpdk-dev vde2 iproute2 procps ;;
-    *) printf 'setup: no group "%s"; groups: build test vms hosts peers\n' "$1" >&2; exit 2 ;;
+    *)
+      printf 'setup: no group "%s"; groups: build test vms kernels hosts peers\n' "$1" >&2
+      exit 2
+      ;;
   esac
 }
 
@@ -40,6 +46,7 @@ why() {
     build) echo "what cargo needs to link" ;;
     test) echo "real guests, their tools, and an independent virtio-user peer for the tests" ;;
     vms) echo "two VMs to look at" ;;
+    kernels) echo "guests with newer kernels" ;;
     hosts) echo "BGP between hosts" ;;
     peers) echo "the switches that bench-peers measures beside vmlan" ;;
   esac
@@ -160,7 +167,7 @@ guest_kernel() {
   [ -e "$cache/kernel/ready" ] && return 0
   local name work
   fresh_lists
-  name=$(apt-cache depends linux-image-amd64 | awk '/Depends: linux-image-/{print $2; exit}')
+  name=$(kernel_name)
   [ -n "$name" ] || die "apt knows no linux-image-amd64; as root run:  apt-get update"
   say "downloading $name into $cache/kernel: the test guests' kernel (unpacked, not installed)"
   mkdir -p "$cache"
@@ -176,21 +183,67 @@ guest_kernel() {
   rm -rf "$work"
 }
 
-# The kernel within that file, which QEMU boots as well: under TCG a guest needs longer to unpack it
-# than for the rest of its boot. Where it lies is in the header of the file (Linux' boot protocol,
-# setup_sects, payload_offset, payload_length); behind it are four bytes of its length. Guests boot
-# the packed one where this is not xz.
+# kernel_name OPTION...: that package, as apt with these options knows it.
+kernel_name() {
+  apt-cache "$@" depends linux-image-amd64 | awk '/Depends: linux-image-/{print $2; exit}'
+}
+
+# unpacked_kernel DIR: the kernel within that file, which QEMU boots as well: under TCG a guest
+# needs longer to unpack it than for the rest of its boot. Where it lies is in the header of the
+# file (Linux' boot protocol, setup_sects, payload_offset, payload_length); behind it are four bytes
+# of its length. Guests boot the packed one where this is neither xz nor (Debian 13) zstd.
 unpacked_kernel() {
-  local packed sectors offset length new=$cache/kernel/boot/new
-  [ ! -e "$cache/kernel/boot/vmlinux" ] || return 0
-  packed=$(find "$cache/kernel/boot" -name 'vmlinuz-*' | head -n 1)
+  local packed sectors offset length new=$1/boot/new inner=$1/boot/inner
+  [ ! -e "$1/boot/vmlinux" ] || return 0
+  packed=$(find "$1/boot" -name 'vmlinuz-*' | head -n 1)
   sectors=$(od -An -tu1 -j 497 -N 1 "$packed")
   offset=$(od -An -tu4 -j 584 -N 4 "$packed")
   length=$(($(od -An -tu4 -j 588 -N 4 "$packed") - 4))
-  head -c $(((sectors + 1) * 512 + offset + length)) "$packed" | tail -c "$length" |
-    xz -dc >"$new" 2>/dev/null || { rm -f "$new"; return 0; }
-  mv "$new" "$cache/kernel/boot/vmlinux"
+  head -c $(((sectors + 1) * 512 + offset + length)) "$packed" | tail -c "$length" >"$inner"
+  { xz -dc <"$inner" >"$new" || zstd -dc <"$inner" >"$new"; } 2>/dev/null &&
+    mv "$new" "$1/boot/vmlinux"
+  rm -f "$new" "$inner"
 }
+
+# The kernels of Debian 13 and its backports, each laid out as that of guest_kernel: VMLAN_KERNEL
+# names one to the boot tests.
+newer_kernels() {
+  [ ! -e "$cache/kernels/ready" ] || return 0
+  say "downloading the kernels of Debian 13 and its backports into $cache/kernels (unpacked, not" \
+    "installed)"
+  mkdir -p "$cache"
+  local work
+  work=$(mktemp -d "$cache/new.XXXXXX")
+  if ! unpack_kernels "$work" >"$work/log" 2>&1; then
+    tail -n 20 "$work/log" >&2
+    rm -rf "$work"
+    die "could not unpack kernels of Debian 13 (the last lines are above); it needs the suites" \
+      "trixie and trixie-backports of the mirror that apt uses here"
+  fi
+  rm -rf "$cache/kernels"
+  mv "$work/kernels" "$cache/kernels"
+  rm -rf "$work"
+}
+
+unpack_kernels() (
+  cd "$1" && apt_of_13 none && mkdir kernels || exit
+  for suite in trixie trixie-backports; do
+    from=("${own[@]}" -o "APT::Default-Release=$suite")
+    name=$(kernel_name "${from[@]}")
+    [ -n "$name" ] || { echo "$suite has no linux-image-amd64"; exit 1; }
+    # In later ones the kernel and its modules are packages of their own, and it lies beside them.
+    parts=$(apt-cache "${from[@]}" depends "$name" |
+      awk '/Depends: linux-(binary|modules)-/{print $2}')
+    # shellcheck disable=SC2086 # any number of names
+    apt-get "${from[@]}" download "$name" $parts || exit
+    for package in *.deb; do dpkg-deb -x "$package" "kernels/$suite" || exit; done
+    rm -f ./*.deb && mkdir -p "kernels/$suite/boot" || exit
+    find "kernels/$suite" -path '*/modules/*/vmlinuz' \
+      -exec mv {} "kernels/$suite/boot/vmlinuz-${name#linux-image-}" ';' &&
+      unpacked_kernel "kernels/$suite"
+  done
+  touch kernels/ready
+)
 
 # What modules for that kernel are built with (guest/linux). The headers' one absolute path is made
 # ours.
@@ -298,28 +351,35 @@ unpack_13() (
   cd "$1" || exit
   name=$2 newer=$3
   shift 3
+  apt_of_13 "$newer" && mkdir -p "$name" || exit
+  apt-get "${own[@]}" --yes --no-install-recommends --download-only install "$@" || exit
+  for package in cache/archives/*.deb; do dpkg-deb -x "$package" "$name" || exit; done
+  rm -rf "$name"/usr/share/{doc,man,locale} "$name"/var "$name"/etc
+)
+
+# apt_of_13 NEWER: makes apt a state of its own in the current folder, which knows Debian 13 and,
+# for packages that match NEWER, its backports; sets `own` to the options that select it.
+apt_of_13() {
+  local mirror keys signed
   fresh_lists
   # The mirror as apt has it, whichever way its sources are written.
   mirror=$(apt-get indextargets --format '$(SITE)' 'Label: Debian' 'Created-By: Packages' |
     head -n 1)
   [ -n "$mirror" ] ||
     { echo "apt knows no mirror of Debian; as root run:  apt-get update"; exit 1; }
-  mkdir -p lists/partial cache/archives/partial "$name" || exit
+  mkdir -p lists/partial cache/archives/partial || exit
   keys=/usr/share/keyrings/debian-archive-keyring.gpg
   signed=; [ ! -e $keys ] || signed="[signed-by=$keys] "
   printf "deb $signed$mirror %s main\n" trixie trixie-backports > sources.list
-  printf 'Package: %s\nPin: release n=trixie-backports\nPin-Priority: 900\n' "$newer" > preferences
+  printf 'Package: %s\nPin: release n=trixie-backports\nPin-Priority: 900\n' "$1" > preferences
   : > status
   own=(-q -o "Dir::State::Lists=$PWD/lists" -o "Dir::State::status=$PWD/status"
     -o "Dir::Cache=$PWD/cache" -o "Dir::Etc::sourcelist=$PWD/sources.list"
     -o Dir::Etc::sourceparts=/dev/null
     -o "Dir::Etc::preferences=$PWD/preferences" -o Dir::Etc::preferencesparts=/dev/null
     -o APT::Sandbox::User=root -o Acquire::Languages=none -o Debug::NoLocking=1)
-  apt-get "${own[@]}" update || exit
-  apt-get "${own[@]}" --yes --no-install-recommends --download-only install "$@" || exit
-  for package in cache/archives/*.deb; do dpkg-deb -x "$package" "$name" || exit; done
-  rm -rf "$name"/usr/share/{doc,man,locale} "$name"/var "$name"/etc
-)
+  apt-get "${own[@]}" update
+}
 
 # wrap UP SCRIPT PROGRAM OPTIONS: a script that runs the program with the loader and the libraries
 # it was built for, wherever the unpacked tree (UP from the script) lies.
@@ -334,7 +394,10 @@ wrap() {
   } > "$2" && chmod 755 "$2"
 }
 
-[ $# -gt 0 ] || { echo "usage: scripts/setup.sh build|test|vms|peers ..." >&2; exit 2; }
+if [ $# = 0 ]; then
+  echo "usage: scripts/setup.sh build|test|vms|kernels|hosts|peers ..." >&2
+  exit 2
+fi
 for group in "$@"; do packages "$group" >/dev/null; done
 if ! command -v apt-get >/dev/null || ! command -v dpkg-deb >/dev/null; then
   all=$(for group in "$@"; do packages "$group"; done | tr '\n' ' ')
@@ -349,6 +412,7 @@ if [ "$(id -u)" = 0 ]; then
 elif [ ${#missing[@]} -gt 0 ] || [ -n "$toolchain" ]; then
   name_what_is_missing
 fi
-case " $* " in *" test "* | *" vms "*) guest_kernel; unpacked_kernel ;; esac
+case " $* " in *" test "* | *" vms "*) guest_kernel; unpacked_kernel "$cache/kernel" ;; esac
+case " $* " in *" kernels "*) newer_kernels ;; esac
 case " $* " in *" test "*) kernel_headers; new_qemu ;; esac
 case " $* " in *" peers "*) new_peers ;; esac

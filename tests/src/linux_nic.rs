@@ -96,6 +96,30 @@ pub struct LinuxNic {
     pub brief: bool,
 }
 
+impl LinuxNic {
+    /// What the chip counted, as `vmlan stats` has it: [`LinuxNic::registers`], in bytes as the
+    /// switch counts them.
+    ///
+    /// # Panics
+    /// If one of them is missing.
+    #[must_use]
+    pub fn counted(&self, port: &serde_json::Value) -> Vec<u64> {
+        let statistics = &port["device"]["statistics"];
+        let read = |name: &str| statistics[name].as_u64().expect("a statistics register");
+        let read = |names: &&str| names.split('+').map(read).sum();
+        self.untrailed(self.registers.iter().map(read).collect())
+    }
+
+    /// Without what the switch never sees of each frame.
+    #[must_use]
+    pub fn untrailed(&self, mut sums: Vec<u64>) -> Vec<u64> {
+        for at in 2..sums.len() {
+            sums[at] = sums[at].wrapping_sub(self.trailer * sums[at - 2]);
+        }
+        sums
+    }
+}
+
 const E1000_SUMS: &[Count] = &[
     Count::Chip("rx_packets"),
     Count::Chip("tx_packets"),

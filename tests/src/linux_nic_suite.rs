@@ -130,22 +130,11 @@ impl LinuxNicSuite<'_> {
     fn own(&mut self) -> Result<Vec<u64>> {
         let sums = self.card.sums.iter().map(|sum| sum.read(self.guest));
         let sums = sums.collect::<Result<Vec<_>>>()?;
-        Ok(self.untrailed(sums))
+        Ok(self.card.untrailed(sums))
     }
 
     fn chip(&self) -> Result<Vec<u64>> {
-        let port = self.switch.port(self.guest.name())?;
-        let statistics = &port["device"]["statistics"];
-        let read = |name: &str| statistics[name].as_u64().expect("a statistics register");
-        let read = |names: &&str| names.split('+').map(read).sum();
-        Ok(self.untrailed(self.card.registers.iter().map(read).collect()))
-    }
-
-    fn untrailed(&self, mut sums: Vec<u64>) -> Vec<u64> {
-        for at in 2..sums.len() {
-            sums[at] = sums[at].wrapping_sub(self.card.trailer * sums[at - 2]);
-        }
-        sums
+        Ok(self.card.counted(&self.switch.port(self.guest.name())?))
     }
 
     fn ours(&self) -> Result<Vec<u64>> {

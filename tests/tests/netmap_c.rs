@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use vmlan_tests::in_process_lan::{FULL_WAIT, Lan};
 use vmlan_tests::numbered::STALL;
-use vmlan_tests::{Process, build, output_of};
+use vmlan_tests::{LanHost, NetNs, Process, build, connectivity, output_of};
 use vmlan_tools::netmap::{Interest, Port};
 use vmlan_transport::Model;
 
@@ -33,7 +33,7 @@ fn compile(dir: &Path, name: &str, shared: bool) -> String {
     let (source, out) = (text(source.join(format!("{name}.c"))), text(dir.join(name)));
     let include = format!("-I{}", text(root().join(include)));
     let place = text(library().to_owned());
-    let warnings = ["-O2", "-Wall", "-Wextra", "-Werror", "-std=gnu11"];
+    let warnings = ["-O2", "-Wall", "-Wextra", "-Werror", "-std=gnu11", "-pthread"];
     let mut args = [&warnings[..], &[&include, &source, "-o", &out]].concat();
     let (search, run, whole) =
         (format!("-L{place}"), format!("-Wl,-rpath,{place}"), format!("{place}/libvmlan_netmap.a"));
@@ -48,11 +48,14 @@ fn compile(dir: &Path, name: &str, shared: bool) -> String {
 
 /// A program that has said that it is ready.
 fn start(dir: &Path, program: &str, args: &[&str]) -> Process {
-    let mut argv = vec![program.to_owned()];
-    argv.extend(args.iter().map(|&arg| arg.to_owned()));
+    let argv: Vec<_> = [program].iter().chain(args).map(|&arg| arg.to_owned()).collect();
+    start_all(dir, program, &argv)
+}
+
+fn start_all(dir: &Path, program: &str, argv: &[String]) -> Process {
     static COUNT: AtomicUsize = AtomicUsize::new(0);
     let log = dir.join(format!("said{}", COUNT.fetch_add(1, Ordering::Relaxed)));
-    let mut process = Process::start(program, &log, &argv).unwrap();
+    let mut process = Process::start(program, &log, argv).unwrap();
     let is_ready = || std::fs::read_to_string(&log).unwrap_or_default().contains("ready");
     process.wait("to be ready", STALL, is_ready).unwrap();
     process
@@ -182,4 +185,100 @@ fn lies_cost_a_reset_and_nothing_else() {
         let more = port.poll(Interest { rx: true, tx: false }, Duration::from_millis(50)).unwrap();
         assert!(!more.rx, "{}: what was refused was sent", nic.0);
     }
+}
+
+/// The port's lines of what a program said, with its numbers by name.
+fn numbers(said: &str, port: &str) -> std::collections::BTreeMap<String, u64> {
+    let line = said.lines().find_map(|line| line.strip_prefix(port)).unwrap();
+    let words: Vec<_> = line.split_whitespace().collect();
+    words.chunks(2).map(|pair| (pair[0].to_owned(), pair[1].parse().unwrap())).collect()
+}
+
+/// Two stacks of the kernel meet over the switch, each behind a program that forwards between a NIC
+/// and its host rings.
+#[test]
+fn the_kernels_stack_uses_a_nic_through_host_rings() {
+    let dir = tempfile::tempdir().unwrap();
+    let program = compile(dir.path(), "host", false);
+    let mut hosts = [1, 2].map(|n| NetNs::new(dir.path(), &format!("h{n}"), n).unwrap());
+    // One chip in each, since all have the same address here, which the stack takes over.
+    let rounds = [
+        ([NICS[0], NICS[2]], ["two", "one"]),
+        ([NICS[1], NICS[0]], ["one", "two"]),
+        ([NICS[0], NICS[3]], ["marks", "two"]),
+        ([NICS[2], NICS[0]], ["marks", "marks"]),
+    ];
+    for (nics, ways) in rounds {
+        let mut lan = Lan::new(1, FULL_WAIT);
+        let programs = [0, 1].map(|n| {
+            let address = plug(&mut lan, ["a", "b"][n], nics[n]) + ",host=nm7";
+            let argv = hosts[n].enter(&[&program, ways[n], &address]);
+            let running = start_all(dir.path(), &program, &argv);
+            hosts[n].adopt("nm7").unwrap();
+            running
+        });
+        let [one, two] = &mut hosts;
+        connectivity::serve(two).unwrap();
+        connectivity::meet(one, two.ip()).unwrap();
+        for (mut program, way) in programs.into_iter().zip(ways) {
+            assert_eq!(program.terminate(STALL).unwrap(), Some(0), "{}", program.log());
+            let said = program.finish().unwrap();
+            let (nic, host) = (numbers(&said, "nic"), numbers(&said, "host"));
+            assert_eq!((nic["resets"], host["resets"]), (0, 0), "{said}");
+            assert!(nic["rx"] > 100 && host["rx"] > 100, "{said}");
+            if way == "two" {
+                // One copy in, one out; what was in the rings at the end has not come out.
+                for (from, to) in [(&nic, &host), (&host, &nic)] {
+                    assert!(to["tx"] <= from["rx"] && to["tx"] + 256 > from["rx"], "{said}");
+                    assert_eq!(from["rx"], from["rx_copies"], "{said}");
+                    assert_eq!(to["tx"], to["tx_copies"], "{said}");
+                }
+                assert!(nic["swapped"] >= nic["tx"] + host["tx"], "{said}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_pipe_passes_buffers_between_two_threads() {
+    let dir = tempfile::tempdir().unwrap();
+    for shared in [false, true] {
+        let program = compile(dir.path(), "pipe", shared);
+        let said = end(start(dir.path(), &program, &[]));
+        let copies = "tx 20000 rx 20000 tx_copies 0 rx_copies 0";
+        assert_eq!(said.matches(copies).count(), 2, "{said}");
+        // The slave has put another buffer into each slot it received and each it sent.
+        assert!(said.contains(&format!("slave {copies} swapped 40000 resets 0")), "{said}");
+        assert!(said.contains(&format!("master {copies} swapped 0 resets 0")), "{said}");
+    }
+}
+
+#[test]
+fn wrong_names_and_numbers_get_netmaps_errors() {
+    let dir = tempfile::tempdir().unwrap();
+    let program = compile(dir.path(), "names", false);
+    let mut lan = Lan::new(1, FULL_WAIT);
+    let address = plug(&mut lan, "a", NICS[0]);
+    end(start(dir.path(), &program, &[&address]));
+}
+
+#[test]
+fn lies_in_host_rings_and_pipes_cost_a_reset_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let program = compile(dir.path(), "liar", false);
+    let said = end(start(dir.path(), &program, &["netmap:lies{1", "netmap:lies}1"]));
+    assert!(said.contains("tx_copies 0"), "{said}");
+
+    let mut host = NetNs::new(dir.path(), "liar", 1).unwrap();
+    host.sh("ip tuntap add nm7 mode tap && ip link set nm7 up").unwrap();
+    let mut lan = Lan::new(1, FULL_WAIT);
+    let name = format!("netmap:{},host=nm7^", plug(&mut lan, "a", NICS[0]));
+    let argv = host.enter(&[&program, &name]);
+    let said = end(start_all(dir.path(), &program, &argv));
+    let sent = said.lines().find_map(|line| line.strip_prefix("sent ")).unwrap();
+    assert!(said.contains(&format!("liar tx {sent} ")), "{said}");
+    // The kernel has seen them, and nothing else.
+    let seen = r"sed -n 's/.*nm7: *[0-9]* *\([0-9]*\).*/\1/p' /proc/net/dev";
+    let seen = host.sh(seen).unwrap();
+    assert_eq!(seen.trim(), sent, "{said}");
 }

@@ -20,6 +20,7 @@ mod idle;
 mod idle_rings;
 mod mailbox;
 mod mapped_doorbells;
+mod naps;
 mod run;
 mod signal;
 #[cfg(test)]

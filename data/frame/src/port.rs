@@ -110,6 +110,12 @@ pub trait Port: Send + Sync {
         self.poll_interval().is_some()
     }
 
+    /// True if its guest rings only when it is asked to, and stands still until each doorbell is
+    /// answered: it is better looked at again soon than asked to ring.
+    fn rings_dearly(&self) -> bool {
+        false
+    }
+
     /// What an emulated NIC counts besides frames. Not for the data path.
     fn device(&self) -> Option<NicCounters> {
         None

@@ -1,7 +1,7 @@
 /*
  * SPDX-License-Identifier: Apache-2.0 OR MIT
  *
- * netmap's newer calls. A port is named "netmap:ADDRESS".
+ * netmap's newer calls. A port is named "netmap:ADDRESS", or "netmap:ADDRESS^" and so on.
  */
 #ifndef VMLAN_LIBNETMAP_H
 #define VMLAN_LIBNETMAP_H
@@ -29,7 +29,7 @@ struct nmport_d {
 	uint16_t first_tx_ring, last_tx_ring;
 	uint16_t first_rx_ring, last_rx_ring;
 	uint16_t cur_tx_ring, cur_rx_ring;
-	char *address; /* hdr.nr_name may be too short for it */
+	char *address; /* what nr_name of hdr may be too short for */
 	struct nmem_d own_mem;
 };
 
@@ -56,16 +56,26 @@ nmport_new(void)
 static inline int
 nmport_parse(struct nmport_d *d, const char *spec)
 {
-	const char *address = vmlan_netmap_address_(spec);
-	char *copy = strdup(address);
+	struct vmlan_netmap_name parsed;
+	char *copy;
 
+	spec = vmlan_netmap_rest_(spec);
+	if (vmlan_netmap_parse(spec, &parsed) < 0)
+		return -1;
+	copy = strdup(spec);
 	if (copy == NULL) {
 		errno = ENOMEM;
 		return -1;
 	}
+	copy[parsed.len] = 0;
 	free(d->address);
 	d->address = copy;
-	vmlan_netmap_name_(d->hdr.nr_name, sizeof(d->hdr.nr_name), address);
+	vmlan_netmap_name_(d->hdr.nr_name, sizeof(d->hdr.nr_name), copy, parsed.len);
+	d->reg.nr_mode = parsed.mode;
+	d->reg.nr_ringid = parsed.ring;
+	d->reg.nr_flags = parsed.flags;
+	if (parsed.mem_id)
+		d->reg.nr_mem_id = parsed.mem_id;
 	return 0;
 }
 
@@ -106,14 +116,20 @@ nmport_register(struct nmport_d *d)
 {
 	struct vmlan_netmap_port port;
 
-	if (d->register_done || d->address == NULL) {
+	/* Pipes are asked for by name. */
+	if (d->register_done || d->address == NULL || d->reg.nr_mode == NR_REG_PIPE_MASTER ||
+	    d->reg.nr_mode == NR_REG_PIPE_SLAVE) {
 		errno = EINVAL;
 		return -1;
 	}
 	memset(&port, 0, sizeof(port));
 	port.extra_bufs = d->reg.nr_extra_bufs;
+	port.mem_id = d->reg.nr_mem_id;
+	port.tx_slots = d->reg.nr_tx_slots;
+	port.rx_slots = d->reg.nr_rx_slots;
 	if (vmlan_netmap_open(d->address, d->reg.nr_mode, d->reg.nr_ringid & NETMAP_RING_MASK,
-		(d->reg.nr_flags & NETMAP_NO_TX_POLL) ? NR_NO_TX_POLL : d->reg.nr_flags, &port) < 0)
+		d->reg.nr_flags | ((d->reg.nr_flags & NETMAP_NO_TX_POLL) ? NR_NO_TX_POLL : 0),
+		&port) < 0)
 		return -1;
 	d->register_done = 1;
 	d->fd = port.fd;
@@ -122,10 +138,15 @@ nmport_register(struct nmport_d *d)
 	d->reg.nr_memsize = port.memsize;
 	d->reg.nr_tx_rings = port.tx_rings;
 	d->reg.nr_rx_rings = port.rx_rings;
+	d->reg.nr_host_tx_rings = d->reg.nr_host_rx_rings = port.host_rings;
 	d->reg.nr_tx_slots = port.tx_slots;
 	d->reg.nr_rx_slots = port.rx_slots;
-	d->reg.nr_mem_id = 1;
+	d->reg.nr_mem_id = port.mem_id;
 	d->reg.nr_extra_bufs = port.extra_bufs;
+	d->first_tx_ring = d->cur_tx_ring = port.first_tx_ring;
+	d->last_tx_ring = port.last_tx_ring;
+	d->first_rx_ring = d->cur_rx_ring = port.first_rx_ring;
+	d->last_rx_ring = port.last_rx_ring;
 	d->own_mem.mem = port.mem;
 	d->own_mem.size = port.memsize;
 	return 0;
@@ -151,14 +172,6 @@ nmport_mmap(struct nmport_d *d)
 	vmlan_netmap_mem_ = d->own_mem;
 	d->mem = &vmlan_netmap_mem_;
 	d->mmap_done = 1;
-	d->first_tx_ring = d->first_rx_ring = 0;
-	d->last_tx_ring = (uint16_t)(d->reg.nr_tx_rings - 1);
-	d->last_rx_ring = (uint16_t)(d->reg.nr_rx_rings - 1);
-	if (d->reg.nr_mode == NR_REG_ONE_NIC)
-		d->first_tx_ring = d->last_tx_ring = d->first_rx_ring = d->last_rx_ring =
-		    d->reg.nr_ringid & NETMAP_RING_MASK;
-	d->cur_tx_ring = d->first_tx_ring;
-	d->cur_rx_ring = d->first_rx_ring;
 	return 0;
 }
 
@@ -218,8 +231,11 @@ nmport_clone(struct nmport_d *d)
 {
 	struct nmport_d *clone = nmport_prepare(d->address);
 
-	if (clone != NULL)
-		clone->reg = d->reg;
+	if (clone == NULL)
+		return NULL;
+	clone->hdr = d->hdr;
+	clone->hdr.nr_body = (uint64_t)(uintptr_t)&clone->reg;
+	clone->reg = d->reg;
 	return clone;
 }
 

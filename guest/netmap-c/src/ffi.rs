@@ -3,20 +3,24 @@
 
 use std::ffi::{CStr, c_char, c_int, c_ulong, c_void};
 use std::io;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
-use super::nic_port::{Counters, SyncError};
+use super::counters::{Counters, SyncError};
+use super::name::{MEM_ID, Name, Pipe};
 use super::region::{Region, region};
 use super::table::{self, Bound, Found, Request};
 use vmlan_tools::netmap::Interest;
-use vmlan_transport::numbers::narrow16;
+use vmlan_transport::numbers::{narrow16, narrow32};
 
 /// `NIOCTXSYNC`, `NIOCRXSYNC`, and the kind of their likes: `_IOC_TYPE` is 'i'.
 const TXSYNC: c_ulong = 0x6994;
 const RXSYNC: c_ulong = 0x6995;
 const KIND: c_ulong = 0x69;
+/// The number of `NIOCREGIF`.
+const REGISTER: c_ulong = 146;
 /// How long a sleep is that may not be one, because a program waits for more than there can be.
 const DOZE: Duration = Duration::from_millis(1);
 
@@ -35,6 +39,27 @@ pub struct NetmapPort {
     pub memsize: u64,
     pub nifp_offset: u64,
     pub extra_bufs: u32,
+    pub mem_id: u16,
+    pub host_rings: u16,
+    pub first_tx_ring: u16,
+    pub last_tx_ring: u16,
+    pub first_rx_ring: u16,
+    pub last_rx_ring: u16,
+}
+
+/// `struct vmlan_netmap_name`.
+#[repr(C)]
+#[derive(Debug)]
+#[allow(missing_docs, reason = "the header says it")]
+pub struct NetmapName {
+    pub flags: u64,
+    pub len: u32,
+    pub mode: u32,
+    pub ring: u16,
+    pub mem_id: u16,
+    pub pipe_base: u32,
+    pub pipe_mode: u32,
+    pub pipe: u16,
 }
 
 fn set_errno(errno: Errno) -> c_int {
@@ -43,13 +68,56 @@ fn set_errno(errno: Errno) -> c_int {
     -1
 }
 
+/// A string of C.
+///
+/// # Safety
+/// It ends in a zero and does not change, or it is NULL.
+unsafe fn text<'a>(text: *const c_char) -> Result<&'a str, Errno> {
+    if text.is_null() {
+        return Err(Errno::FAULT);
+    }
+    // SAFETY: the caller's promise.
+    unsafe { CStr::from_ptr(text) }.to_str().map_err(|_| Errno::INVAL)
+}
+
+/// Takes the name of a port apart.
+///
+/// # Safety
+/// `name` is a string that ends in a zero, `parsed` a structure that can be written, or NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn vmlan_netmap_parse(name: *const c_char, parsed: *mut NetmapName) -> c_int {
+    // SAFETY: the caller's promise.
+    let Some(parsed) = (unsafe { parsed.as_mut() }) else { return set_errno(Errno::FAULT) };
+    // SAFETY: the caller's promise.
+    match unsafe { text(name) }.and_then(Name::parse) {
+        Ok(name) => {
+            let pipe = Pipe::of(name.port).map_or(0, |pipe| pipe.base.len());
+            // A pipe that has no number has none of the older modes either.
+            let numbered = Pipe::of(name.port).and_then(|pipe| pipe.numbered().ok());
+            let (pipe_mode, number) = numbered.unwrap_or_default();
+            *parsed = NetmapName {
+                flags: name.flags,
+                len: narrow32(name.port.len() as u64),
+                mode: name.mode,
+                ring: name.ring,
+                mem_id: name.mem_id,
+                pipe_base: narrow32(pipe as u64),
+                pipe_mode,
+                pipe: number,
+            };
+            0
+        }
+        Err(errno) => set_errno(errno),
+    }
+}
+
 /// Opens a port.
 ///
 /// # Safety
-/// `address` is a string that ends in a zero, `port` a structure that can be written, or NULL.
+/// `name` is a string that ends in a zero, `port` a structure that can be written, or NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vmlan_netmap_open(
-    address: *const c_char,
+    name: *const c_char,
     mode: u32,
     ring: u16,
     flags: u64,
@@ -57,16 +125,13 @@ pub unsafe extern "C" fn vmlan_netmap_open(
 ) -> c_int {
     // SAFETY: the caller's promise.
     let Some(port) = (unsafe { port.as_mut() }) else { return set_errno(Errno::FAULT) };
-    if address.is_null() {
-        return set_errno(Errno::FAULT);
-    }
+    let (slots, mem_id, extra) = ([port.tx_slots, port.rx_slots], port.mem_id, port.extra_bufs);
     // SAFETY: the caller's promise.
-    let Ok(address) = (unsafe { CStr::from_ptr(address) }).to_str() else {
-        return set_errno(Errno::INVAL);
-    };
-    let request = Request { address, mode, ring, flags, extra: port.extra_bufs };
-    let found = region().and_then(|region| Ok((region, table::open(&request)?)));
-    match found {
+    let opened = unsafe { text(name) }.and_then(|name| {
+        let request = Request { port: name, mode, ring, mem_id, flags, slots, extra };
+        Ok((region()?, table::open(&request)?))
+    });
+    match opened {
         Ok((region, bound)) => {
             describe(region, &bound, port);
             0
@@ -76,19 +141,32 @@ pub unsafe extern "C" fn vmlan_netmap_open(
 }
 
 fn describe(region: &'static Region, bound: &Bound, port: &mut NetmapPort) {
-    let nic = bound.nic();
-    let [tx_slots, rx_slots] = nic.slots();
+    let (shape, block) = (bound.shape, bound.interface.block);
+    let ends = |rings: usize, bound: &Range<usize>| {
+        // As libnetmap has it: of no rings, the first lies behind the last.
+        let all = rings + shape.host_rings;
+        let bound = if bound.is_empty() { all..all } else { bound.clone() };
+        (narrow16(bound.start as u64), narrow16(bound.end as u64 - 1))
+    };
+    let (first_tx_ring, last_tx_ring) = ends(shape.rings[0], &bound.bounds.tx);
+    let (first_rx_ring, last_rx_ring) = ends(shape.rings[1], &bound.bounds.rx);
     *port = NetmapPort {
         fd: bound.fd(),
-        tx_rings: narrow16(nic.tx.len() as u64),
-        rx_rings: narrow16(nic.rx.len() as u64),
-        tx_slots,
-        rx_slots,
-        nifp: region.pointer(nic.block).cast(),
+        tx_rings: narrow16(shape.rings[0] as u64),
+        rx_rings: narrow16(shape.rings[1] as u64),
+        tx_slots: shape.slots[0],
+        rx_slots: shape.slots[1],
+        nifp: region.pointer(block).cast(),
         mem: region.pointer(0).cast(),
         memsize: Region::BYTES as u64,
-        nifp_offset: nic.block as u64,
-        extra_bufs: nic.extra(),
+        nifp_offset: block as u64,
+        extra_bufs: shape.extra,
+        mem_id: MEM_ID,
+        host_rings: narrow16(shape.host_rings as u64),
+        first_tx_ring,
+        last_tx_ring,
+        first_rx_ring,
+        last_rx_ring,
     };
 }
 
@@ -107,7 +185,7 @@ pub unsafe extern "C" fn vmlan_netmap_counters(fd: c_int, counters: *mut Counter
     // SAFETY: the caller's promise.
     let Some(counters) = (unsafe { counters.as_mut() }) else { return set_errno(Errno::FAULT) };
     let Some(bound) = table::find(fd) else { return set_errno(Errno::BADF) };
-    *counters = bound.nic().counters;
+    *counters = bound.counters();
     0
 }
 
@@ -128,6 +206,8 @@ pub unsafe extern "C" fn vmlan_netmap_ioctl(
     let done = match request {
         TXSYNC => bound.txsync(),
         RXSYNC => bound.rxsync(),
+        // As netmap answers for a descriptor that is bound.
+        _ if request & 0xffff == KIND << 8 | REGISTER => return set_errno(Errno::BUSY),
         _ if request >> 8 & 0xff == KIND => return set_errno(Errno::OPNOTSUPP),
         // SAFETY: the caller's promise.
         _ => return unsafe { libc::ioctl(fd, request, arg) },
@@ -251,11 +331,13 @@ fn others_ready(fds: &[libc::pollfd], ports: &Ports) -> io::Result<bool> {
     Ok(system_poll(&mut others_only(fds, ports), 0)? > 0)
 }
 
-/// Sleeps on all, on ports' descriptors for their bells.
+/// Sleeps on all, for ports on what they watch.
 fn sleep(fds: &[libc::pollfd], ports: &Ports, left: Option<Duration>) -> io::Result<()> {
-    let mut all = fds.to_vec();
-    for (fd, _) in all.iter_mut().zip(ports).filter(|(_, port)| port.is_some()) {
-        fd.events = libc::POLLIN;
+    let mut all = others_only(fds, ports);
+    for (fd, port) in fds.iter().zip(ports) {
+        let watched = port.as_ref().map(|port| port.watched(want(fd))).unwrap_or_default();
+        let watched = watched.into_iter();
+        all.extend(watched.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 }));
     }
     sleep_on(&mut all, left)
 }

@@ -2,10 +2,13 @@
 //! index means the same in every ring.
 #![allow(unsafe_code)]
 
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
+use libc::{c_int, iovec};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 
@@ -189,6 +192,42 @@ impl Region {
         // SAFETY: as above.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
     }
+
+    /// Reads a message into a buffer; how long it is, which may be more than was read.
+    pub(crate) fn receive(&self, index: u32, from: BorrowedFd<'_>) -> Result<usize, Errno> {
+        let mut more = [0_u8; 1];
+        let parts = [
+            iovec { iov_base: self.pointer(Self::buffer(index)).cast(), iov_len: BUFFER },
+            iovec { iov_base: more.as_mut_ptr().cast(), iov_len: more.len() },
+        ];
+        // SAFETY: a whole buffer, inside the mapping, and an array of ours.
+        let len = unsafe { libc::readv(from.as_raw_fd(), parts.as_ptr(), 2) };
+        usize::try_from(len).map_err(|_| last_error())
+    }
+
+    /// Writes one message of parts of buffers, each an index and a length; how long it is.
+    ///
+    /// # Panics
+    /// When there is no such buffer, or it is shorter.
+    pub(crate) fn send(
+        &self,
+        parts: impl IntoIterator<Item = (u32, usize)>,
+        to: BorrowedFd<'_>,
+    ) -> Result<usize, Errno> {
+        let parts = parts.into_iter().map(|(index, len)| {
+            assert!(len <= BUFFER, "a part of a buffer");
+            iovec { iov_base: self.pointer(Self::buffer(index)).cast(), iov_len: len }
+        });
+        let parts: Vec<_> = parts.collect();
+        let count = c_int::try_from(parts.len()).map_err(|_| Errno::INVAL)?;
+        // SAFETY: parts of buffers, inside the mapping, which the kernel only reads.
+        let len = unsafe { libc::writev(to.as_raw_fd(), parts.as_ptr(), count) };
+        usize::try_from(len).map_err(|_| last_error())
+    }
+}
+
+fn last_error() -> Errno {
+    Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO)
 }
 
 /// May a slot have this index?

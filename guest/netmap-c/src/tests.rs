@@ -1,10 +1,68 @@
 //! The region's account of buffers and blocks. Whole programs in C are in tests/tests/netmap_c.rs.
 
-use super::region::{BUFFERS, FIRST, is_buffer, region};
+use std::sync::Mutex;
 
-/// Tests share the process's one region: this is the only one that takes from it.
+use super::pipe::Pipe;
+use super::region::{BUFFERS, FIRST, is_buffer, region};
+use super::ring::{CHANGED, Ring, Slot};
+
+/// Tests share the process's one region, and take from it one at a time.
+static TURN: Mutex<()> = Mutex::new(());
+
+/// As a program gives `count` slots.
+fn give(ring: &Ring, count: u32) {
+    ring.set_head(ring.ahead(ring.seen, count));
+}
+
+/// A buffer is in two slots of a pipe, and only one of them is told when it is exchanged.
+#[test]
+fn a_pipe_gives_back_the_buffers_that_its_ends_have_now() {
+    let _turn = TURN.lock().unwrap();
+    let region = region().unwrap();
+    let all = region.free_buffers();
+    let other = Ring::new(region, (0, false), 16).unwrap();
+    let exchange = |ring: &Ring, at: u32, with: u32| {
+        let (mine, theirs) = (ring.slot(at).index, other.slot(with).index);
+        ring.put(at, Slot { index: theirs, len: 60, flags: CHANGED });
+        other.put(with, Slot { index: mine, len: 0, flags: 0 });
+    };
+    // What was sent and not read, what was read and not given back, what was given back, and what
+    // was never sent; each with and without an exchange.
+    for (sent, read) in [(0_u32, 0), (5, 0), (5, 2), (5, 5), (7, 7)] {
+        let mut pipe = Pipe::new(region, [8, 4]).unwrap();
+        exchange(pipe.end(0).tx(), 1, 1);
+        exchange(pipe.end(0).tx(), 7, 2);
+        give(pipe.end(0).tx(), sent);
+        pipe.end(0).txsync().unwrap();
+        pipe.end(1).rxsync().unwrap();
+        if sent == 5 {
+            exchange(pipe.end(1).rx(), 0, 3);
+            exchange(pipe.end(1).rx(), 4, 4);
+        }
+        give(pipe.end(1).rx(), read);
+        pipe.end(1).rxsync().unwrap();
+        pipe.end(0).txsync().unwrap();
+        if read == 5 {
+            exchange(pipe.end(0).tx(), 0, 5);
+        }
+        assert_eq!(pipe.end(1).counters().rx_frames, u64::from(sent));
+        drop(pipe);
+        assert_eq!(region.free_buffers(), all - 16, "sent {sent}, read {read}");
+        let mut held: Vec<_> = (0..16).map(|at| other.slot(at).index).collect();
+        held.sort_unstable();
+        held.dedup();
+        // None of them is free.
+        let free = region.take_buffers(region.free_buffers()).unwrap();
+        assert!(held.len() == 16 && held.iter().all(|index| !free.contains(index)));
+        region.give_buffers(free);
+    }
+    drop(other);
+    assert_eq!(region.free_buffers(), all);
+}
+
 #[test]
 fn what_is_given_back_twice_or_was_nobodys_counts_once() {
+    let _turn = TURN.lock().unwrap();
     let region = region().unwrap();
     let all = region.free_buffers();
     let mine = region.take_buffers(10).unwrap();

@@ -152,6 +152,11 @@ impl Port for VfioUserPort {
         self.is_served() && (self.poll_idle.is_some() || self.nic.posts_silently())
     }
 
+    /// QEMU waits for the writes of what it may map, and this chip's driver rings when asked to.
+    fn rings_dearly(&self) -> bool {
+        self.is_served() && self.nic.layout().idle_page.is_some()
+    }
+
     fn device(&self) -> Option<NicCounters> {
         Some(self.nic.device())
     }

@@ -17,6 +17,7 @@ use super::idle::Idle;
 use super::idle_rings::{self, IdleRings};
 use super::mailbox::{Assignment, Mailbox};
 use super::mapped_doorbells::{self, MappedPorts};
+use super::naps::Naps;
 use super::signal;
 
 /// The event data of the worker's own alarm; ports use their numbers.
@@ -118,6 +119,7 @@ pub(super) struct Run {
     due: Option<u64>,
     shares: Shares,
     poll: MappedPorts,
+    naps: Naps,
     /// When a busy worker listens to doorbells next.
     listens: u64,
 }
@@ -140,6 +142,7 @@ impl Run {
             due: None,
             shares: Shares::default(),
             poll: MappedPorts::default(),
+            naps: Naps::default(),
             listens: 0,
         })
     }
@@ -268,11 +271,13 @@ impl Run {
         loop {
             let left = |due: u64| Duration::from_nanos(due.saturating_sub(clock(&self.shared)));
             let due = self.due.map(left);
-            let others = due.into_iter().chain(self.poll.timeout()).chain(look);
+            let polls = self.poll.timeout().into_iter().chain(self.naps.timeout());
+            let others = due.into_iter().chain(polls).chain(look);
             let timeout = room.into_iter().chain(others).min();
             let woken = self.wait(events, timeout);
             let waits = self.held_ns.is_some() || due.is_some() || muted;
-            if woken != Woken::Late || waits || self.arm_polled() {
+            let naps = self.naps.timeout().is_some();
+            if woken != Woken::Late || waits || naps || self.arm_polled() {
                 return woken;
             }
             self.poll.missed();
@@ -292,18 +297,27 @@ impl Run {
         often.chain([most]).min()
     }
 
-    /// True if some port has frames already. All are armed in any case.
+    /// True if some port has frames already. All are armed in any case, but for a nap.
     fn arm(&mut self) -> bool {
         self.poll.begin();
+        self.naps.begin();
         let mut any = false;
         let now = clock(&self.shared);
         for own in self.own.iter().filter(|o| o.paused_until <= now) {
             let Some(entry) = self.table.get(own.id) else { continue };
-            any |= entry.port.arm();
+            if !self.naps.add(own.id, &*entry.port) {
+                any |= entry.port.arm();
+            }
             self.poll.add(own.id, &*entry.port);
         }
         self.poll.end();
-        any
+        let dear = !self.naps.end() && self.arm_all(self.naps.ports());
+        any | dear
+    }
+
+    fn arm_all(&self, ports: &[PortId]) -> bool {
+        let ports = ports.iter().filter_map(|id| self.table.get(*id));
+        ports.fold(false, |any, e| e.port.arm() | any)
     }
 
     /// True if held frames were passed by. They are looked for once more, or nobody would ask for
@@ -314,8 +328,7 @@ impl Run {
 
     /// As [`Run::arm`], for those ports that must be looked at.
     fn arm_polled(&self) -> bool {
-        let ports = self.poll.ports().iter().filter_map(|id| self.table.get(*id));
-        ports.fold(false, |any, e| e.port.arm() | any)
+        self.arm_all(self.poll.ports())
     }
 
     /// The worker is awake, again or still: takes all wishes back.

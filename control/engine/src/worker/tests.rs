@@ -26,20 +26,25 @@ struct Fake {
     poll: Option<Duration>,
     /// Its guest says nothing of buffers that it gives back.
     silent: bool,
+    /// Its guest waits for the answer to each doorbell.
+    dear: bool,
     /// What it sends it sends again and again.
     endless: AtomicBool,
+    /// Its guest sends a frame when it is next armed, and has read before that no doorbell is
+    /// wanted.
+    sends_late: AtomicBool,
     bell: Arc<OwnedFd>,
     counters: Counters,
 }
 
 impl Fake {
     fn new() -> Arc<Self> {
-        Self::with(None, false)
+        Self::with(None, false, false)
     }
     fn polled(poll: Option<Duration>) -> Arc<Self> {
-        Self::with(poll, true)
+        Self::with(poll, true, false)
     }
-    fn with(poll: Option<Duration>, silent: bool) -> Arc<Self> {
+    fn with(poll: Option<Duration>, silent: bool, dear: bool) -> Arc<Self> {
         let bell = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
         Arc::new(Self {
             tx: Mutex::default(),
@@ -52,7 +57,9 @@ impl Fake {
             busy: AtomicBool::new(false),
             poll,
             silent,
+            dear,
             endless: AtomicBool::new(false),
+            sends_late: AtomicBool::new(false),
             bell: Arc::new(bell),
             counters: Counters::default(),
         })
@@ -90,7 +97,9 @@ impl Port for Fake {
         let mut it = done.iter();
         tx.retain(|_| !it.next().copied().unwrap_or(false));
         self.held.store(done.iter().filter(|d| !**d).count(), Ordering::SeqCst);
-        done.iter().filter(|d| **d).count()
+        let finished = done.iter().filter(|d| **d).count();
+        self.counters.input.frames.add_shared(finished as u64);
+        finished
     }
     fn push(&self, _: &Batch<'_>, list: &[u16]) -> usize {
         let n = list.len().min(self.room.load(Ordering::SeqCst));
@@ -106,6 +115,9 @@ impl Port for Fake {
     }
     fn arm(&self) -> bool {
         self.busy.store(false, Ordering::SeqCst);
+        if self.sends_late.swap(false, Ordering::SeqCst) {
+            lock(&self.tx).push(to_b());
+        }
         self.armed.store(true, Ordering::SeqCst);
         self.arms.fetch_add(1, Ordering::SeqCst);
         // Held frames do not count.
@@ -127,6 +139,9 @@ impl Port for Fake {
     fn posts_silently(&self) -> bool {
         self.silent
     }
+    fn rings_dearly(&self) -> bool {
+        self.dear
+    }
     fn counters(&self) -> &Counters {
         &self.counters
     }
@@ -147,8 +162,32 @@ fn workers(n: usize, full_wait: Duration) -> Workers {
 
 #[test]
 fn no_wake_up_is_lost_over_many_sleeps() {
+    sleep_often(Fake::new(), Fake::new());
+}
+
+/// The look after arming: nobody rings for what came just before it.
+#[test]
+fn what_arming_finds_is_not_slept_over() {
+    for dear in [false, true] {
+        let w = workers(1, Duration::from_millis(10));
+        let (a, b) = (Fake::with(None, false, dear), Fake::new());
+        introduce(&w, &a, &b);
+        for n in 1..=20 {
+            until("asleep", || a.armed.load(Ordering::SeqCst));
+            a.sends_late.store(true, Ordering::SeqCst);
+            b.ring();
+            until("delivery", || b.rx.load(Ordering::SeqCst) == n);
+        }
+    }
+}
+
+#[test]
+fn no_wake_up_is_lost_over_many_naps() {
+    sleep_often(Fake::with(None, false, true), Fake::new());
+}
+
+fn sleep_often(a: Arc<Fake>, b: Arc<Fake>) {
     let w = workers(2, Duration::from_millis(10));
-    let (a, b) = (Fake::new(), Fake::new());
     w.add("a", a.clone()).unwrap();
     w.add("b", b.clone()).unwrap();
     for round in 1..=300 {
@@ -161,6 +200,7 @@ fn no_wake_up_is_lost_over_many_sleeps() {
             std::thread::sleep(Duration::from_micros(300));
         }
     }
+    until("armed", || a.armed.load(Ordering::SeqCst) && b.armed.load(Ordering::SeqCst));
 }
 
 /// Both are ports, and the switch knows where [`to_b`] goes.
@@ -353,7 +393,7 @@ fn room_that_comes_without_a_doorbell_is_found_within_the_interval() {
 /// As the buffers of a Realtek chip, whose other doorbells ring.
 #[test]
 fn room_that_nobody_tells_of_is_found_all_the_same() {
-    room_is_found(Fake::with(None, true));
+    room_is_found(Fake::with(None, true, false));
 }
 
 fn room_is_found(b: Arc<Fake>) {

@@ -63,6 +63,8 @@ impl Vmxnet3 {
             Register::Cmd => control.phy.result,
             Register::Macl => low32(control.phy.mac),
             Register::Mach => low32(control.phy.mac >> 32),
+            // Linux looks into DriverShared only; DPDK's driver asks here first.
+            Register::Ecr => control.phy.events,
             _ => 0,
         }
     }

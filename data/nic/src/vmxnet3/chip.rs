@@ -193,7 +193,7 @@ impl Chip for Vmxnet3 {
     }
 
     fn statistics(&self) -> Vec<(&'static str, u64)> {
-        self.stats.totals().into_iter().chain(self.economy.totals()).collect()
+        self.stats.totals(self.missed()).into_iter().chain(self.economy.totals()).collect()
     }
 
     fn accesses(&self) -> Vec<RegisterCount> {

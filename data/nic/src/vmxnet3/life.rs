@@ -14,7 +14,7 @@
 
 use std::sync::Arc;
 
-use vmlan_frame::Mac;
+use vmlan_frame::{Mac, Reason};
 use vmlan_ram::Map;
 
 use super::chip::Vmxnet3;
@@ -51,7 +51,7 @@ pub struct Device {
     /// The result of the last command.
     pub result: u32,
     /// `ecr`, of which the driver's copy is written only.
-    events: u32,
+    pub events: u32,
     /// How interrupts are coalesced, as the driver has said it.
     pub scheme: [u8; 16],
     pub active: Option<Active>,
@@ -180,7 +180,7 @@ impl Vmxnet3 {
             rx.take_uncut()
         });
         let mut base = [Figures::default(); TRANSMIT + RECEIVE];
-        base.iter_mut().zip(self.stats.figures()).for_each(|(base, now)| *base = now);
+        base.iter_mut().zip(self.stats.figures(self.missed())).for_each(|(base, now)| *base = now);
         let senders = shared.senders().map(|queue| queue.address).collect();
         let receivers = shared.receivers().map(|queue| queue.address).collect();
         control.phy.events = 0;
@@ -213,6 +213,11 @@ impl Vmxnet3 {
         self.set_gate(control);
     }
 
+    /// Frames that were lost because there were no buffers.
+    pub(super) fn missed(&self) -> u64 {
+        self.core.counters.output.dropped(Reason::ReceiverFull)
+    }
+
     /// Writes the counters since ACTIVATE into the descriptors of the queues.
     pub(super) fn write_stats(&self, control: &ControlOf<Self>) {
         let Some(active) = &control.phy.active else { return };
@@ -222,7 +227,7 @@ impl Vmxnet3 {
         };
         let [senders, receivers] = &active.queues;
         let queues = [numbered(0, senders), numbered(TRANSMIT, receivers)].concat();
-        let now: Vec<Figures> = self.stats.figures().collect();
+        let now: Vec<Figures> = self.stats.figures(self.missed()).collect();
         self.with_memory(|map| {
             for (n, address) in queues {
                 let (Some(base), Some(now)) = (active.base.get(n), now.get(n)) else { continue };

@@ -126,6 +126,8 @@ pub struct Ring {
     moved: bool,
     /// A doorbell is wanted. Of a receive queue, never.
     pub asked: bool,
+    /// Descriptors of transmissions that are completed; the driver may not have been told.
+    pub waiting: u32,
     fault: Option<Fault>,
     /// Never placed: there is none.
     csb: CsbSide,
@@ -150,6 +152,7 @@ impl Ring {
             second_at: Cell::new(Cursor::START),
             done_at: Cell::new(Cursor::START),
             short: Cell::new(None),
+            waiting: 0,
             moved: true,
             asked: false,
             fault: None,
@@ -176,7 +179,7 @@ impl Ring {
         self.done_at = Cell::new(Cursor::START);
         self.doubt();
         self.lose();
-        self.asked = self.direction == Direction::Transmit;
+        (self.asked, self.waiting) = (self.direction == Direction::Transmit, 0);
         if self.find()
             && let Some(words) = &self.words
         {
@@ -436,7 +439,7 @@ impl DescriptorRing for Ring {
         let Self {
             direction: _, queue, number: _, main: _, second: _, completions: _, completions_size,
             names, words: _, found, head, tail, second_at, done_at, short, moved, asked,
-            fault: _, csb: _,
+            waiting: _, fault: _, csb: _,
         } = self;
         io.option(queue, |io, queue| queue.fields(io));
         let Queue { ring, second, .. } = queue.unwrap_or_default();

@@ -68,17 +68,20 @@ impl QueueStats {
         transmit.iter().chain(receive).for_each(|queue| queue.fields(io));
     }
 
-    /// Of all queues, those for transmission first.
-    pub fn figures(&self) -> impl Iterator<Item = Figures> {
+    /// Of all queues, those for transmission first. `missed` frames were lost for want of buffers,
+    /// in whichever queue: the first says so. Drivers show them as lost, so those that only had to
+    /// wait are not among them.
+    pub fn figures(&self, missed: u64) -> impl Iterator<Item = Figures> {
         let sent = self.transmit.iter().map(|side| figures(side, [side.failed.get(), 0]));
-        let received = |side: &SideStats| [side.special.get(), side.failed.get()];
-        sent.chain(self.receive.iter().map(move |side| figures(side, received(side))))
+        let missed = std::iter::once(missed).chain(std::iter::repeat(0));
+        let received = self.receive.iter().zip(missed);
+        sent.chain(received.map(|(side, missed)| figures(side, [missed, side.failed.get()])))
     }
 
     /// Sums over all queues, by name.
-    pub fn totals(&self) -> Vec<(&'static str, u64)> {
+    pub fn totals(&self, missed: u64) -> Vec<(&'static str, u64)> {
         let mut sums = [[0; 10]; 2];
-        for (n, queue) in self.figures().enumerate() {
+        for (n, queue) in self.figures(missed).enumerate() {
             let [sent, received] = &mut sums;
             let sum = if n < TRANSMIT { sent } else { received };
             sum.iter_mut().zip(queue).for_each(|(sum, n)| *sum += n);

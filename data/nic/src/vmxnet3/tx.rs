@@ -17,7 +17,7 @@ use crate::chip::{Chip, Fault, Sent, TransmitSide};
 use crate::notify::deferred;
 use crate::ring::{
     Checksums, Found, Look, Plan, Range, Segment, Setup, Transmit, Transmitter, Want, Wanted, add,
-    in_turn, unfinished,
+    distance, in_turn, unfinished,
 };
 
 const VLAN: u16 = 0x8100; // EtherType of the tags that are inserted.
@@ -123,7 +123,8 @@ impl Transmit for Sending {
         chip.stats.transmit(ring.number())
     }
 
-    /// A completion for each frame that asks for one, in order.
+    /// A completion for each frame that asks for one, in order. They may wait for others, unless
+    /// the driver could run out of descriptors meanwhile.
     #[inline]
     fn complete(ring: &mut Ring, _: &Vmxnet3, look: Look, to: u32) -> (u32, bool) {
         let (mut at, mut reported) = (look.head, false);
@@ -136,7 +137,12 @@ impl Transmit for Sending {
             at = add(at, 1, look.size);
         }
         ring.publish(to);
-        (if reported { ring.vector() } else { 0 }, false)
+        ring.waiting += distance(look.head, to, look.size);
+        let delayed = ring.waiting < look.size / 4;
+        if !delayed {
+            ring.waiting = 0;
+        }
+        (if reported { ring.vector() } else { 0 }, delayed)
     }
 }
 

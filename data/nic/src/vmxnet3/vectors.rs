@@ -12,6 +12,12 @@
 //! window of its level, or the host's floor if that is longer. Whatever is held back has the timer
 //! set. The timer also serves the third look of the transmit side (`notify/deferred.rs`): a NIC has
 //! only one.
+//!
+//! Level 8 leaves the choice to the device, and nearly all drivers ask for it. Then receptions are
+//! told at once, for drivers mask a vector until they have emptied its rings. Completed
+//! transmissions wait for [`TOGETHER`]: they are worth no interrupt of their own, as all that the
+//! driver does then is to free buffers. A reception of the same vector takes them along, and so do
+//! so many completions that the ring could run full.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -26,9 +32,13 @@ use crate::notify::moderate::{Alarm, Floor, Window};
 pub const VECTORS: usize = 25;
 const ALL: u32 = (1 << VECTORS) - 1;
 
-/// Windows of the moderation levels 0 to 7, in ns. Level 8 leaves the choice to the device: none,
-/// since the drivers that ask for it (nearly all) mask a vector until they have emptied its rings.
-const LEVELS: [u64; 8] = [0, 8_000, 16_000, 32_000, 64_000, 125_000, 250_000, 500_000];
+/// Windows of the moderation levels 0 to 7, in ns, and of level 8.
+const LEVELS: [u64; 9] = [0, 8_000, 16_000, 32_000, 64_000, 125_000, 250_000, 500_000, ADAPTIVE];
+/// Stands for the window of level 8, which holds nothing back by itself.
+const ADAPTIVE: u64 = 1;
+/// How long completed transmissions wait at level 8, in ns: 4,000 interrupts a second, to which
+/// Linux' drivers set the chips of Intel for much traffic.
+pub const TOGETHER: u64 = 250_000;
 /// The longest window that a driver may ask for.
 pub const LONGEST: u64 = 10_000_000;
 
@@ -50,6 +60,9 @@ struct State {
     lengths: [u64; VECTORS],
     /// Those whose message is held back.
     holding: u32,
+    /// Fresh by completed transmissions only, and at level 8: they wait until `together`.
+    completed: u32,
+    together: u64,
     alarm: Alarm,
     /// When the transmit side wants to look again.
     look: Option<u64>,
@@ -68,6 +81,8 @@ impl State {
             windows,
             lengths: [0; VECTORS],
             holding: 0,
+            completed: 0,
+            together: 0,
             alarm: Alarm::default(),
             look: None,
         }
@@ -87,7 +102,8 @@ impl State {
     /// Those of `ready` that may be delivered now, as bits; their windows open. For the others the
     /// timer is set.
     fn due(&mut self, ready: u32, floor: u64, host: &dyn Host) -> u32 {
-        let limited = floor > 0 || self.lengths.iter().any(|length| *length > 0);
+        let windows = self.lengths.iter().any(|length| *length > ADAPTIVE);
+        let limited = floor > 0 || windows || self.completed & ready != 0;
         if !limited {
             return ready;
         }
@@ -97,7 +113,9 @@ impl State {
             if ready >> n & 1 == 0 {
                 continue;
             }
-            let end = window.end((*length).max(floor), now);
+            let together = if self.completed >> n & 1 == 0 { 0 } else { self.together };
+            let length = if *length == ADAPTIVE { 0 } else { *length };
+            let end = window.end(length.max(floor), now).max(together);
             if end > now {
                 first = first.min(end);
             } else {
@@ -109,6 +127,17 @@ impl State {
             self.wake_at(first, host);
         }
         due
+    }
+
+    /// Transmissions of these vectors are completed.
+    fn complete(&mut self, vectors: u32, host: &dyn Host) {
+        let lengths = self.lengths.iter().enumerate();
+        let adaptive = lengths.fold(0, |all, (n, l)| all | u32::from(*l == ADAPTIVE) << n);
+        let wait = vectors & !self.fresh & adaptive;
+        if self.completed == 0 && wait != 0 {
+            self.together = host.now().saturating_add(TOGETHER);
+        }
+        self.completed |= wait;
     }
 
     fn fall(&mut self) -> Edge {
@@ -151,7 +180,7 @@ impl Vectors {
     pub fn set_up(&self, count: u8, auto_mask: bool) -> Edge {
         let mut s = self.state();
         s.valid = ALL & low32((1 << count.min(31)) - 1);
-        (s.auto_mask, s.fresh, s.holding) = (auto_mask, 0, 0);
+        (s.auto_mask, s.fresh, s.holding, s.completed) = (auto_mask, 0, 0, 0);
         s.fall()
     }
 
@@ -210,6 +239,7 @@ impl Vectors {
     fn settle(&self, s: &mut State, host: &dyn Host) -> Edge {
         let ready = s.ready();
         s.holding &= ready;
+        s.completed &= s.fresh;
         if s.way == Way::Pin && (ready == 0 || s.level) {
             return if ready == 0 { s.fall() } else { Edge::None };
         }
@@ -229,6 +259,7 @@ impl Vectors {
             return Edge::Rise;
         }
         s.fresh &= !due;
+        s.completed &= !due;
         if s.auto_mask {
             s.mask |= due;
         }
@@ -240,7 +271,19 @@ impl Interrupts for Vectors {
     /// `causes`: vectors, as bits.
     fn post(&self, causes: u32, _: Delays, host: &dyn Host) -> Edge {
         let mut s = self.state();
+        s.completed &= !causes;
         s.fresh |= causes & s.valid;
+        self.settle(&mut s, host)
+    }
+
+    fn post_transmit(&self, causes: u32, delayed: bool, delays: Delays, host: &dyn Host) -> Edge {
+        if !delayed {
+            return self.post(causes, delays, host);
+        }
+        let mut s = self.state();
+        let causes = causes & s.valid;
+        s.complete(causes, host);
+        s.fresh |= causes;
         self.settle(&mut s, host)
     }
 
@@ -284,7 +327,7 @@ impl Interrupts for Vectors {
         #[rustfmt::skip]
         let State {
             mask, fresh, valid, auto_mask, way, level, repeat, windows, lengths, holding, alarm,
-            look,
+            look, completed: _, together: _,
         } = s;
         for word in [mask, fresh, valid, holding] {
             io.below(word, ALL + 1);

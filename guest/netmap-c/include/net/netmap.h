@@ -34,7 +34,7 @@ struct netmap_slot {
 
 #define NS_BUF_CHANGED 0x0001 /* the program has put another buffer in */
 #define NS_REPORT 0x0002      /* accepted: every sync reports */
-#define NS_FORWARD 0x0004     /* no host rings: without effect */
+#define NS_FORWARD 0x0004     /* a received slot that is given back goes on: see NR_FORWARD */
 #define NS_NO_LEARN 0x0008    /* no VALE switch: without effect */
 #define NS_INDIRECT 0x0010    /* refused: the ring is reset */
 #define NS_MOREFRAG 0x0020    /* the frame goes on in the next slot */
@@ -63,9 +63,13 @@ struct netmap_ring {
 };
 
 #define NR_TIMESTAMP 0x0002
+/* Of a receive ring: slots marked NS_FORWARD go from the NIC to the host's stack, or back */
 #define NR_FORWARD 0x0004
 
-/* What a port has; its rings lie ring_ofs[n] bytes behind it: transmit first, then receive. */
+/*
+ * What a descriptor has. Its rings lie ring_ofs[n] bytes from it: transmit rings of the NIC, of the
+ * host, receive rings of the NIC, of the host. 0 for those that it is not bound to.
+ */
 struct netmap_if {
 	char ni_name[IFNAMSIZ];
 	const uint32_t ni_version;
@@ -74,7 +78,7 @@ struct netmap_if {
 	const uint32_t ni_tx_rings;
 	const uint32_t ni_rx_rings;
 	uint32_t ni_bufs_head; /* extra buffers: each begins with the index of the next; 0 ends */
-	const uint32_t ni_host_tx_rings; /* 0: a NIC behind this library has no host rings */
+	const uint32_t ni_host_tx_rings; /* 1, of a pipe 0 */
 	const uint32_t ni_host_rx_rings;
 	uint32_t ni_spare1[3];
 	const ssize_t ring_ofs[];

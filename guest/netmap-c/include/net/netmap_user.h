@@ -177,19 +177,17 @@ enum {
 
 typedef void (*nm_cb_t)(u_char *, const struct nm_pkthdr *, const u_char *d);
 
-/* The address in "netmap:ADDRESS": the whole rest. */
+/* The name in "netmap:NAME": the whole rest. */
 static inline const char *
-vmlan_netmap_address_(const char *name)
+vmlan_netmap_rest_(const char *name)
 {
 	return strncmp(name, "netmap:", 7) == 0 ? name + 7 : name;
 }
 
 /* As much of a name as there is room for. */
 static inline void
-vmlan_netmap_name_(char *to, size_t room, const char *from)
+vmlan_netmap_name_(char *to, size_t room, const char *from, size_t len)
 {
-	size_t len = strlen(from);
-
 	if (len >= room)
 		len = room - 1;
 	memcpy(to, from, len);
@@ -209,20 +207,34 @@ nm_close(struct nm_desc *d)
 }
 
 /*
- * Opens a port. Of `flags` the bits of NR_REG_MASK, NETMAP_NO_TX_POLL and NETMAP_DO_RX_POLL count;
- * of `req` nr_ringid, nr_flags and nr_arg3 (extra buffers); of `arg` the same, by NM_OPEN_*. NULL
- * and errno where it fails.
+ * Opens a port. The name says which rings, as in netmap: NAME^, NAME*, NAME{N, NAME}N; if it does
+ * not, the bits of NR_REG_MASK in `flags`, or in nr_flags of `req` with nr_ringid. Of `flags` also
+ * NETMAP_NO_TX_POLL and NETMAP_DO_RX_POLL count; of `req` nr_flags, nr_arg3 (extra buffers) and the
+ * slots (of a pipe); of `arg` the same, by NM_OPEN_*. NULL and errno where it fails.
  */
 static inline struct nm_desc *
 nm_open(const char *name, const struct nmreq *req, uint64_t flags, const struct nm_desc *arg)
 {
+	struct vmlan_netmap_name parsed;
 	struct vmlan_netmap_port port;
-	struct nm_desc *d = (struct nm_desc *)calloc(1, sizeof(*d));
-	uint32_t mode, i;
+	struct nm_desc *d = NULL;
+	char *base = NULL;
+	uint32_t mode;
+	int why;
 
-	if (d == NULL) {
-		errno = ENOMEM;
+	name = vmlan_netmap_rest_(name);
+	if (vmlan_netmap_parse(name, &parsed) < 0)
 		return NULL;
+	if (parsed.pipe_base && !parsed.pipe_mode) {
+		/* Here pipes are known by numbers. */
+		errno = EINVAL;
+		return NULL;
+	}
+	d = (struct nm_desc *)calloc(1, sizeof(*d));
+	base = strdup(name);
+	if (d == NULL || base == NULL) {
+		errno = ENOMEM;
+		goto fail;
 	}
 	d->self = d;
 	d->fd = -1;
@@ -230,26 +242,40 @@ nm_open(const char *name, const struct nmreq *req, uint64_t flags, const struct 
 		d->req = *req;
 	if (arg && (flags & NM_OPEN_ARG3))
 		d->req.nr_arg3 = arg->req.nr_arg3;
-	mode = (uint32_t)(flags & NR_REG_MASK);
-	if (mode == 0 && req)
-		mode = req->nr_flags & NR_REG_MASK;
+	if (arg && (flags & NM_OPEN_RING_CFG)) {
+		d->req.nr_tx_slots = arg->req.nr_tx_slots;
+		d->req.nr_rx_slots = arg->req.nr_rx_slots;
+	}
+	mode = d->req.nr_flags & NR_REG_MASK;
+	if (flags & NR_REG_MASK)
+		mode = (uint32_t)(flags & NR_REG_MASK);
+	if (parsed.pipe_base) {
+		mode = parsed.pipe_mode;
+		d->req.nr_ringid = parsed.pipe;
+		parsed.len = parsed.pipe_base;
+	} else if (parsed.mode != NR_REG_ALL_NIC) {
+		mode = parsed.mode;
+		d->req.nr_ringid = parsed.ring;
+	}
 	if (mode == 0)
 		mode = NR_REG_ALL_NIC;
+	base[parsed.len] = 0;
 	d->req.nr_version = NETMAP_API;
-	d->req.nr_flags = mode;
-	vmlan_netmap_name_(d->req.nr_name, sizeof(d->req.nr_name), vmlan_netmap_address_(name));
+	d->req.nr_flags = (d->req.nr_flags & ~NR_REG_MASK) | (uint32_t)parsed.flags | mode;
+	vmlan_netmap_name_(d->req.nr_name, sizeof(d->req.nr_name), base, parsed.len);
+	d->req.nr_ringid &= NETMAP_RING_MASK;
+	d->req.nr_ringid |= (uint16_t)(flags & (NETMAP_NO_TX_POLL | NETMAP_DO_RX_POLL));
 	memset(&port, 0, sizeof(port));
 	port.extra_bufs = d->req.nr_arg3;
-	d->req.nr_ringid |= (uint16_t)(flags & (NETMAP_NO_TX_POLL | NETMAP_DO_RX_POLL));
-	if (vmlan_netmap_open(vmlan_netmap_address_(name), mode,
-		d->req.nr_ringid & NETMAP_RING_MASK,
-		(d->req.nr_ringid & NETMAP_NO_TX_POLL) ? NR_NO_TX_POLL : 0, &port) < 0) {
-		int why = errno;
-
-		nm_close(d);
-		errno = why;
-		return NULL;
-	}
+	port.mem_id = parsed.mem_id;
+	port.tx_slots = d->req.nr_tx_slots;
+	port.rx_slots = d->req.nr_rx_slots;
+	if (vmlan_netmap_open(base, mode, d->req.nr_ringid & NETMAP_RING_MASK,
+		(d->req.nr_flags & ~(uint32_t)NR_REG_MASK) |
+		    ((d->req.nr_ringid & NETMAP_NO_TX_POLL) ? NR_NO_TX_POLL : 0),
+		&port) < 0)
+		goto fail;
+	free(base);
 	d->fd = port.fd;
 	d->mem = port.mem;
 	d->memsize = port.memsize;
@@ -259,23 +285,27 @@ nm_open(const char *name, const struct nmreq *req, uint64_t flags, const struct 
 	d->req.nr_rx_rings = port.rx_rings;
 	d->req.nr_tx_slots = port.tx_slots;
 	d->req.nr_rx_slots = port.rx_slots;
-	d->req.nr_arg2 = 1;
+	d->req.nr_arg2 = port.mem_id;
 	d->req.nr_arg3 = port.extra_bufs;
 	d->req.nr_offset = (uint32_t)port.nifp_offset;
 	d->req.nr_memsize = (uint32_t)port.memsize;
-	if (mode == NR_REG_ONE_NIC) {
-		i = d->req.nr_ringid & NETMAP_RING_MASK;
-		d->first_tx_ring = d->last_tx_ring = d->first_rx_ring = d->last_rx_ring = (uint16_t)i;
-	} else {
-		d->last_tx_ring = (uint16_t)(port.tx_rings - 1);
-		d->last_rx_ring = (uint16_t)(port.rx_rings - 1);
-	}
-	d->cur_tx_ring = d->first_tx_ring;
-	d->cur_rx_ring = d->first_rx_ring;
-	d->some_ring = NETMAP_RXRING(d->nifp, d->first_rx_ring);
+	d->first_tx_ring = d->cur_tx_ring = port.first_tx_ring;
+	d->last_tx_ring = port.last_tx_ring;
+	d->first_rx_ring = d->cur_rx_ring = port.first_rx_ring;
+	d->last_rx_ring = port.last_rx_ring;
+	if (d->first_rx_ring <= d->last_rx_ring)
+		d->some_ring = NETMAP_RXRING(d->nifp, d->first_rx_ring);
+	else
+		d->some_ring = NETMAP_TXRING(d->nifp, d->first_tx_ring);
 	d->buf_start = NETMAP_BUF(d->some_ring, 0);
 	d->buf_end = (char *)d->mem + d->memsize;
 	return d;
+fail:
+	why = errno;
+	free(base);
+	free(d);
+	errno = why;
+	return NULL;
 }
 
 /* The region is one for all ports. */
@@ -330,6 +360,8 @@ nm_nextpkt(struct nm_desc *d, struct nm_pkthdr *hdr)
 {
 	unsigned int id = d->cur_rx_ring;
 
+	if (d->first_rx_ring > d->last_rx_ring)
+		return NULL; /* it is for sending only */
 	do {
 		struct netmap_ring *ring = NETMAP_RXRING(d->nifp, id);
 

@@ -74,7 +74,8 @@ pub struct Extras<'a> {
 }
 
 impl Image {
-    /// Finds the kernel that `scripts/setup.sh test` unpacked and writes the initramfs into `dir`.
+    /// Finds the kernel that `scripts/setup.sh test` unpacked, or that `VMLAN_KERNEL` names within
+    /// the cache (`kernels/trixie`), and writes the initramfs into `dir`.
     ///
     /// # Errors
     /// [`HarnessError::Missing`] with the fix if kernel, busybox or a tool is not there.
@@ -84,7 +85,7 @@ impl Image {
 
     /// The same with more in it.
     pub fn build_with(dir: &Path, extras: Extras<'_>) -> Result<Image> {
-        let root = cache().join("kernel");
+        let root = cache().join(named("VMLAN_KERNEL").unwrap_or("kernel".into()));
         let missing = || {
             let what = format!("there is no guest kernel in {}", root.display());
             HarnessError::missing(what, SETUP)
@@ -127,12 +128,16 @@ pub fn kernel_headers() -> Option<PathBuf> {
 
 /// Where `scripts/setup.sh` keeps what it unpacks; the two must agree.
 pub(crate) fn cache() -> PathBuf {
-    let named = |key| env::var_os(key).filter(|value| !value.is_empty()).map(PathBuf::from);
     named("VMLAN_CACHE").unwrap_or_else(|| {
         named("XDG_CACHE_HOME")
             .unwrap_or_else(|| named("HOME").unwrap_or("/var/tmp".into()).join(".cache"))
             .join("vmlan")
     })
+}
+
+/// A path that the environment has.
+fn named(key: &str) -> Option<PathBuf> {
+    env::var_os(key).filter(|value| !value.is_empty()).map(PathBuf::from)
 }
 
 fn add_tools(archive: &mut Archive) -> Result<()> {

@@ -35,6 +35,8 @@ pub struct Boot {
     others: Vec<PathBuf>,
     inside: Vec<String>,
     cpus: u32,
+    /// MiB.
+    memory: u32,
     /// The host's processors run it, by KVM.
     kvm: bool,
     /// Added to the kernel's command line.
@@ -62,6 +64,7 @@ impl Boot {
             others: Vec::new(),
             inside: Vec::new(),
             cpus: 1,
+            memory: 256,
             kvm: false,
             append: String::new(),
             run: false,
@@ -183,6 +186,12 @@ impl Boot {
         Boot { cpus, ..self }
     }
 
+    /// The guest has so many MiB of memory; else 256.
+    #[must_use]
+    pub fn memory(self, memory: u32) -> Boot {
+        Boot { memory, ..self }
+    }
+
     /// The host's processors run the guest, by KVM; else QEMU does, by TCG.
     #[must_use]
     pub fn kvm(self, kvm: bool) -> Boot {
@@ -203,9 +212,11 @@ impl Boot {
         let accel = if self.kvm { ["kvm", "host"] } else { ["tcg,thread=multi", "max"] };
         all.extend(words(&["-accel", accel[0], "-cpu", accel[1]]));
         all.extend(words(&["-smp", &self.cpus.to_string()]));
-        all.extend(words(&["-machine", "q35", "-m", "256M", "-nodefaults"]));
+        let memory = format!("{}M", self.memory);
+        all.extend(words(&["-machine", "q35", "-m", &memory, "-nodefaults"]));
         if !self.run {
-            all.extend(words(&["-object", "memory-backend-memfd,id=mem,size=256M,share=on"]));
+            let shared = format!("memory-backend-memfd,id=mem,size={memory},share=on");
+            all.extend(words(&["-object", &shared]));
             all.extend(words(&["-machine", "memory-backend=mem"]));
         }
         let file = |what| place(dir, &self.name, what).display().to_string();

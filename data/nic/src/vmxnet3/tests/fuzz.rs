@@ -60,7 +60,7 @@ fn give(run: &Run<'_, Vmxnet3>, ring: usize, index: u32, word: u32) {
 /// DriverShared and the descriptors of one queue each way.
 fn share(run: &Run<'_, Vmxnet3>, byte: u8) {
     let on = |bit: u8, value: u32| if byte >> bit & 1 != 0 { value } else { 0 };
-    let (second, level) = (on(6, RING), on(7, 0x0303_0303));
+    let (second, level) = (on(6, RING), on(7, 0x0b0b_0b0b));
     for (at, value) in [
         (0x00, 0xbabe_fee1),
         (0x18, on(4, 4) | on(5, 1)),

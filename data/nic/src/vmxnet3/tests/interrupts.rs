@@ -1,5 +1,6 @@
 //! Vectors: masks, autoMask, the pin, messages, moderation.
 
+use super::super::vectors::TOGETHER;
 use super::guest::*;
 
 #[test]
@@ -132,6 +133,77 @@ fn the_host_has_its_floor() {
     guest.mask(0, false);
     guest.chip.set_irq_rate_max(0);
     assert_eq!(guest.messages(0), 4);
+}
+
+fn adaptive() -> Setup {
+    Setup { auto_mask: false, level: 8, ..Setup::default() }
+}
+
+/// At level 8 they are worth no interrupt of their own.
+#[test]
+fn completed_transmissions_wait_for_company() {
+    let mut guest = Guest::with(adaptive());
+    let send = |guest: &mut Guest| {
+        guest.send(0, &frame(MAC, 60));
+        guest.pull();
+    };
+    send(&mut guest);
+    guest.sleep(TOGETHER - 1);
+    send(&mut guest);
+    assert_eq!(guest.messages(0), 0);
+    guest.sleep(1);
+    assert_eq!(guest.messages(0), 1, "one for both, not long after the first");
+    guest.sleep(TOGETHER);
+    assert_eq!(guest.messages(0), 1, "nothing new since");
+
+    // A reception is told at once, and they with it.
+    send(&mut guest);
+    guest.arrive_plain(&[&frame(MAC, 60)]);
+    assert_eq!(guest.messages(0), 2);
+    guest.sleep(TOGETHER);
+    assert_eq!(guest.messages(0), 2);
+
+    // Masked meanwhile: told when the mask goes, if their time is up.
+    send(&mut guest);
+    guest.mask(0, true);
+    guest.sleep(TOGETHER);
+    assert_eq!(guest.messages(0), 2);
+    guest.mask(0, false);
+    assert_eq!(guest.messages(0), 3);
+    let device = guest.chip.device();
+    assert_eq!((device.raised, device.held, device.delivered), (4, 3, 3));
+}
+
+/// A driver with a small ring would wait for descriptors otherwise.
+#[test]
+fn completions_of_a_quarter_of_the_ring_wait_for_nobody() {
+    let mut guest = Guest::with(adaptive());
+    for n in 1..=3 * SIZE / 4 {
+        guest.send(0, &frame(MAC, 60));
+        guest.pull();
+        assert_eq!(guest.messages(0), (n / (SIZE / 4)) as usize);
+    }
+}
+
+/// Where the driver names a level, that holds for them as well.
+#[test]
+fn without_level_8_completions_do_not_wait() {
+    let mut guest = Guest::with(Setup { auto_mask: false, ..Setup::default() });
+    guest.send(0, &frame(MAC, 60));
+    guest.pull();
+    assert_eq!(guest.messages(0), 1);
+}
+
+/// Times are not part of a state that goes to another process: what waited is told there.
+#[test]
+fn what_waited_is_told_by_the_successor() {
+    let mut guest = Guest::with(adaptive());
+    guest.send(0, &frame(MAC, 60));
+    guest.pull();
+    assert_eq!(guest.messages(0), 0);
+    guest.succeed();
+    guest.sleep(TOGETHER);
+    assert_eq!(guest.messages(0), 1);
 }
 
 /// A scheme of version 3: so many a second.
