@@ -14,8 +14,7 @@
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use rustix::io::Errno;
@@ -40,16 +39,14 @@ pub struct Store {
     notify: OwnedFd,
     /// Drawers that it has room for.
     room: usize,
-    drawers: Mutex<Vec<Drawer>>,
-    /// The number of the next one.
-    next: AtomicU64,
+    drawers: Mutex<Vec<Arc<Drawer>>>,
 }
 
 #[derive(Debug)]
 struct Drawer {
     /// Of what is held in it.
     name: Vec<u8>,
-    number: u64,
+    number: u32,
     /// Packets that are sent here
     front: OwnedFd,
     /// wait here.
@@ -82,9 +79,7 @@ impl Store {
         };
         rustix::net::connect(&sock, &address)?;
         rustix::net::sockopt::set_socket_timeout(&sock, Timeout::Send, Some(PATIENCE))?;
-        let numbers = given.iter().filter_map(|(name, _)| number(name));
-        let next = AtomicU64::new(numbers.max().map_or(0, |last| last + 1));
-        let store = Self { notify: sock, room: room / ENDS, drawers: Mutex::default(), next };
+        let store = Self { notify: sock, room: room / ENDS, drawers: Mutex::default() };
         store.find(given);
         Ok(store)
     }
@@ -100,14 +95,14 @@ impl Store {
                 ends.push(fd);
             }
             match <[_; ENDS]>::try_from(ends).ok().and_then(|ends| Drawer::adopt(number, ends)) {
-                Some(drawer) => self.lock().push(drawer),
+                Some(drawer) => self.lock().push(drawer.into()),
                 // Nothing was put into it before its switch died, or it is none.
                 None => drop(self.say(&removal(number), &[])),
             }
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Drawer>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<Arc<Drawer>>> {
         self.drawers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -135,7 +130,7 @@ impl Hold for Store {
         let (count, name) = (u16::try_from(fds.len()).map_err(|_| Errno::TOOBIG)?, name.as_bytes());
         let mut packet = Vec::new();
         Packet { kind: Kind::Put, number: 0, fds: count, name, bytes }.encode(&mut packet)?;
-        let drawers = self.lock();
+        let mut drawers = self.lock();
         if let Some(drawer) = drawers.iter().find(|drawer| drawer.name == name) {
             drawer.put(&packet, fds)?;
             drawer.take_out();
@@ -144,19 +139,23 @@ impl Hold for Store {
         if drawers.len() >= self.room {
             return Err(HoldError::FullManager(self.room));
         }
+        let is_free = |number: &u32| drawers.iter().all(|drawer| drawer.number != *number);
+        let number = (0..).find(is_free).ok_or(Errno::NOSPC)?;
+        let drawer = Arc::new(Drawer::new(name, number)?);
+        drawer.put(&packet, fds)?;
+        drawers.push(Arc::clone(&drawer));
         // Others need not wait for the service manager.
         drop(drawers);
-        let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let drawer = Drawer::new(name, number)?;
-        drawer.put(&packet, fds)?;
         let text = format!("FDSTORE=1\nFDNAME={DRAWER}{number}");
         let said = self.say(&text, &[drawer.front.as_fd(), drawer.back.as_fd()]);
         if let Err(e) = said.and_then(|()| self.wait()) {
+            // Its number is free once its removal was said.
+            let mut drawers = self.lock();
+            drawers.retain(|other| other.number != number);
             drawer.take_out();
             let _ = self.say(&removal(number), &[]);
             return Err(e);
         }
-        self.lock().push(drawer);
         Ok(())
     }
 
@@ -186,7 +185,7 @@ impl Hold for Store {
 }
 
 impl Drawer {
-    fn new(name: &[u8], number: u64) -> Result<Self, Errno> {
+    fn new(name: &[u8], number: u32) -> Result<Self, Errno> {
         let (front, back) = rustix::net::socketpair(
             AddressFamily::UNIX,
             SocketType::SEQPACKET,
@@ -197,7 +196,7 @@ impl Drawer {
     }
 
     /// One that another switch has left. `None`: there is nothing in it.
-    fn adopt(number: u64, [one, other]: [OwnedFd; ENDS]) -> Option<Self> {
+    fn adopt(number: u32, [one, other]: [OwnedFd; ENDS]) -> Option<Self> {
         let is_back = |end: &OwnedFd| rustix::io::ioctl_fionread(end).is_ok_and(|bytes| bytes > 0);
         let (front, back) = if is_back(&one) { (other, one) } else { (one, other) };
         let mut drawer = Self { name: Vec::new(), number, front, back };
@@ -247,12 +246,12 @@ impl Drawer {
     }
 }
 
-fn number(name: &str) -> Option<u64> {
-    name.strip_prefix(DRAWER)?.parse().ok().map(u32::into)
+fn number(name: &str) -> Option<u32> {
+    name.strip_prefix(DRAWER)?.parse().ok()
 }
 
 /// Has the service manager let a drawer go.
-fn removal(number: u64) -> String {
+fn removal(number: u32) -> String {
     format!("FDSTOREREMOVE=1\nFDNAME={DRAWER}{number}")
 }
 
