@@ -33,13 +33,16 @@ impl HeldTap {
         changed: Changed,
     ) -> Result<Self, String> {
         let label = config.label.clone();
-        let left = holding.found.remove(&label).filter(|held| held.bytes == QUEUES);
-        let adopted = left.and_then(|held| tap::adopt(config.clone(), held.fds, changed.clone()));
+        let mut left = holding.found.remove(&label);
+        let queues = left.take_if(|held| held.bytes == QUEUES).map(|held| held.fds);
+        let adopted = queues.and_then(|fds| tap::adopt(config.clone(), fds, changed.clone()));
         let tap = match adopted {
             Some(tap) => tap,
             None => {
                 // As long as somebody has it, nobody else may be able to.
                 holding.hold.iter().for_each(|hold| drop(hold.forget(&label)));
+                // A VM's, of a port of another kind: the holder was not to be the last that has it.
+                drop(left);
                 tap::open(config, changed).map_err(|e| error_chain(&e))?
             }
         };
