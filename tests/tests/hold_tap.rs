@@ -34,7 +34,7 @@ fn passes(host: &mut NetNs, switch: &Switch, dir: &Path) -> Result<()> {
     };
     let before = frames(switch, "in");
     // Nobody has that address: it asks who has.
-    let _ = host.run("ping -c 1 -W 1 10.77.0.99", std::time::Duration::from_secs(60))?;
+    let _ = host.run("busybox ping -c 1 -W 1 10.77.0.99", std::time::Duration::from_secs(60))?;
     assert!(settles(|| frames(switch, "in") > before), "{}", switch.stats()?);
     let received = |host: &mut NetNs| {
         link(host).and_then(|link| link["stats64"]["rx"]["packets"].as_u64()).unwrap_or(0)
