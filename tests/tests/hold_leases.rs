@@ -13,7 +13,7 @@ use vmlan_tests::{Result, Switch};
 /// Asks for an address, as the NIC whose MAC address ends in `nic`; the one it was given.
 fn lease(guest: &mut VirtioGuest, nic: u8) -> [u8; 4] {
     let mac = [0x52, 0x54, 0, 0x77, 0, nic];
-    let mut offer = None;
+    let mut offer: Option<[u8; 4]> = None;
     // DISCOVER is offered something, which a REQUEST asks for and ACK gives (RFC 2131).
     for (kind, answer) in [(1, 2), (3, 5)] {
         let mut ask = [&[1, 1, 6, 0][..], &[0, 0, 0, nic], &[0; 20], &mac, &[0; 202]].concat();
