@@ -7,8 +7,8 @@
 
 pub use vmlan_harness::{
     Boot, Destination, Extras, Guest, HarnessError, Image, LanHost, NetNs, Process, Result, Said,
-    Switch, build, connectivity, find_program, frr, kernel_headers, linux_module, output_of, qemu,
-    testpmd, usage, vmlan_program,
+    ServiceManager, Switch, build, connectivity, find_program, frr, kernel_headers, kill9,
+    linux_module, output_of, qemu, testpmd, usage, vmlan_program,
 };
 
 pub mod boot_server;
@@ -22,6 +22,7 @@ pub mod exchange;
 pub mod gso;
 pub mod guest_testpmd;
 pub mod guest_tools;
+pub mod held_machine;
 pub mod hostile_chip;
 pub mod hostile_vhost_user;
 pub mod in_process_chip;

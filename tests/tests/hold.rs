@@ -1,134 +1,12 @@
 //! `kill -9` of a switch that has its VMs held: their emulated NICs live, with a reset chip, and
 //! frames pass again once their drivers have set it up. A switch without that is the control.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use vmlan_driver::chip::{Batch, Offload};
-use vmlan_driver::e1000::E1000;
-use vmlan_driver::nic::make_ram;
-use vmlan_tests::chip_guest::address;
-use vmlan_tests::numbered::{STALL, frame, mac, settles};
-use vmlan_tests::{Result, Switch, output_of};
-use vmlan_transport::memory::Ram;
-use vmlan_transport::vfio_user::VfioBus;
-use vmlan_transport::{Bus, BusError, Irq, Model, Options, Wake, Watched, Width};
-
-/// A bus that outlives the driver on it: what resets its chip takes a new one.
-struct Lent<'b>(&'b mut VfioBus);
-
-impl Bus for Lent<'_> {
-    fn read_config(&mut self, offset: u16, bytes: &mut [u8]) -> std::result::Result<(), BusError> {
-        self.0.read_config(offset, bytes)
-    }
-
-    fn write_config(&mut self, offset: u16, bytes: &[u8]) -> std::result::Result<(), BusError> {
-        self.0.write_config(offset, bytes)
-    }
-
-    fn read(&mut self, offset: u32, width: Width) -> std::result::Result<u32, BusError> {
-        self.0.read(offset, width)
-    }
-
-    fn write(
-        &mut self,
-        offset: u32,
-        width: Width,
-        value: u32,
-    ) -> std::result::Result<(), BusError> {
-        self.0.write(offset, width, value)
-    }
-
-    fn write_io(&mut self, offset: u32, value: u32) -> std::result::Result<(), BusError> {
-        self.0.write_io(offset, value)
-    }
-
-    fn use_interrupt(&mut self, irq: Irq) -> std::result::Result<(), BusError> {
-        self.0.use_interrupt(irq)
-    }
-
-    fn take_interrupts(&mut self) -> u64 {
-        self.0.take_interrupts()
-    }
-
-    fn unmask(&mut self) -> std::result::Result<(), BusError> {
-        self.0.unmask()
-    }
-
-    fn wait(&mut self, timeout: Duration) -> std::result::Result<Wake, BusError> {
-        self.0.wait(timeout)
-    }
-
-    fn watched(&self) -> Watched<'_> {
-        self.0.watched()
-    }
-
-    fn is_connected(&self) -> bool {
-        self.0.is_connected()
-    }
-}
-
-/// A machine whose NIC is set up again and again.
-struct Machine {
-    id: u8,
-    options: Options,
-    ram: Arc<Ram>,
-    bus: VfioBus,
-}
-
-type Nic<'b> = E1000<Lent<'b>>;
-
-impl Machine {
-    fn new(path: &std::path::Path, id: u8) -> Self {
-        let address = address(Model::E1000, path, "");
-        let ram = make_ram(&address.driver).expect("RAM");
-        let bus = VfioBus::connect(&address, &ram, STALL).expect("a port");
-        Self { id, options: address.driver, ram, bus }
-    }
-
-    fn set_up(&mut self) -> Nic<'_> {
-        let bus = Lent(&mut self.bus);
-        let nic = E1000::new(self.options.clone(), &self.ram, bus);
-        let mut nic = nic.unwrap_or_else(|e| panic!("guest {}: {e:?}", self.id));
-        nic.set_mac(mac(self.id, 0));
-        nic
-    }
-
-    /// Its transmit ring lies nowhere: that is how a driver finds that its chip was reset.
-    fn is_reset(&mut self) -> bool {
-        /// TDLEN (SDM 13.4).
-        const TDLEN: u32 = 0x3808;
-        self.bus.read32(TDLEN).expect("the bus works") == 0
-    }
-}
-
-/// Passes `count` frames, which are numbered from `first`. They arrive in that order, each once.
-fn pass(from: &mut Nic<'_>, to: &mut Nic<'_>, first: u64, count: u64) {
-    let (mut sent, mut got) = (first, first);
-    let mut batch: Batch<_> = to.batch();
-    let mut bytes = vec![0; 2048];
-    let numbered = |n| frame(mac(2, 0), mac(1, 0), n, 60);
-    let arrived = settles(|| {
-        // No more than there is room for: what a full receiver does not take is dropped.
-        while sent < (first + count).min(got + 64) && (from.free_slots() > 0 || from.reap() > 0) {
-            let Some(slot) = from.next() else { break };
-            from.set_offload(slot, Offload::default());
-            from.write(slot, 0, &numbered(sent));
-            from.send(slot, 60);
-            sent += 1;
-        }
-        from.flush();
-        to.poll(&mut batch, usize::MAX);
-        for one in batch.frames() {
-            let len = to.read(*one, 0, &mut bytes);
-            assert_eq!(bytes[..len], numbered(got), "frame {got}");
-            got += 1;
-        }
-        to.release(&mut batch);
-        got == first + count
-    });
-    assert!(arrived, "frame {got} of {first} + {count} does not arrive");
-}
+use vmlan_tests::held_machine::{Machine, pass};
+use vmlan_tests::numbered::settles;
+use vmlan_tests::{Result, Switch, kill9, output_of};
+use vmlan_transport::Bus as _;
 
 fn ports(dir: &std::path::Path, options: &[&str]) -> Vec<String> {
     let ports = ["a", "b"].map(|name| format!("{name}=vfio-user:{}", dir.join(name).display()));
@@ -187,7 +65,59 @@ fn no_driver_notices_a_switch_that_makes_way() -> Result<()> {
     Ok(())
 }
 
-/// The same for `vmlan upgrade`, also where the next program does not come up.
+/// The process that serves.
+fn server(switch: &Switch) -> u32 {
+    let children = output_of("pgrep", &["-x", "-P", &switch.pid().to_string(), "vmlan"]);
+    children.ok().and_then(|pid| pid.trim().parse().ok()).unwrap_or_default()
+}
+
+/// Nobody starts it again by hand.
+#[test]
+fn a_supervised_switch_comes_back_by_itself() -> Result<()> {
+    let dir = tempfile::tempdir().expect("a directory");
+    let words = ports(dir.path(), &["--supervise", "--hold-for", "60"]);
+    let mut switch = Switch::start(dir.path(), None, &words)?;
+    let mut a = Machine::new(&dir.path().join("a"), 1);
+    let mut b = Machine::new(&dir.path().join("b"), 2);
+    for _ in 0..3 {
+        {
+            let (mut sends, mut receives) = (a.set_up(), b.set_up());
+            pass(&mut sends, &mut receives, 0, 500);
+            kill9(&[server(&switch)]);
+        }
+        // Answered by the next.
+        assert!(a.is_reset() && b.is_reset());
+        // Until that may die, too.
+        std::thread::sleep(Duration::from_millis(1500));
+    }
+    pass(&mut a.set_up(), &mut b.set_up(), 0, 500);
+    let list = switch.ask(&["port", "list", "--json"])?;
+    assert_eq!(list.matches("adopted 3 times, the last one with a reset").count(), 2, "{list}");
+    // One that is told to end hands over, and so does one whose supervisor is killed.
+    let (mut sends, mut receives) = (a.set_up(), b.set_up());
+    let mut first = 0;
+    let killed = |switch: &mut Switch| {
+        let stat = format!("/proc/{}/stat", server(switch));
+        switch.kill9();
+        let lives = || std::fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z "));
+        assert!(settles(|| !lives()), "it has outlived its supervisor");
+        Ok(None)
+    };
+    let ends: [fn(&mut Switch) -> Result<Option<i32>>; 2] = [Switch::terminate, killed];
+    for end in ends {
+        pass(&mut sends, &mut receives, first, 500);
+        end(&mut switch)?;
+        switch.restart()?;
+        first += 500;
+    }
+    pass(&mut sends, &mut receives, first, 500);
+    switch.answering()?;
+    let list = switch.ask(&["port", "list", "--json"])?;
+    assert_eq!(list.matches("adopted 5 times, the last one exactly").count(), 2, "{list}");
+    switch.ask(&["stop", "--for-good"]).map(drop)
+}
+
+/// SIGTERM's hand-over for `vmlan upgrade`, also where the next program does not come up.
 #[test]
 fn no_driver_notices_an_upgrade() -> Result<()> {
     let dir = tempfile::tempdir().expect("a directory");

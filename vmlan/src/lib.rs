@@ -18,6 +18,7 @@ mod process;
 mod serve;
 mod stack;
 mod successor;
+mod supervise;
 mod switch_log;
 mod systemd;
 mod tables;

@@ -17,19 +17,20 @@ use vmlan_switch::Switch;
 use crate::exit::Failure;
 use crate::output::program;
 use crate::successor::{self, Line};
-use crate::{log_format, systemd};
+use crate::systemd::{self, Given};
+use crate::{log_format, supervise};
 use vmlan_api::{Claim, Server};
 use vmlan_config::address::Kind;
 use vmlan_config::api_path::default_path;
 use vmlan_config::file::OnOff;
-use vmlan_config::settings::{Plan, Running, Settings};
+use vmlan_config::settings::{Plan, Running, Settings, Supervision};
 use vmlan_engine::action::Action;
 use vmlan_engine::control_thread::{self, End};
 use vmlan_engine::info::{PortInfo, ProcessInfo};
 use vmlan_engine::ports::Ports;
 use vmlan_engine::worker::Workers;
 use vmlan_frame::error_chain;
-use vmlan_keeper::hold::{Hold, Holder};
+use vmlan_keeper::hold::{Hold, Holder, Store};
 use vmlan_sandbox::Places;
 
 /// A second request to stop within this time of the first is the same one: timeout(1) signals its
@@ -41,13 +42,24 @@ const SAME_REQUEST: Duration = Duration::from_secs(1);
 /// # Errors
 /// If anything that `settings` asks for cannot be opened. What was made is removed again.
 pub(crate) fn run(settings: Settings) -> Result<(), Failure> {
-    let given = systemd::api_socket()
-        .map_err(|e| Failure::Failed(format!("the service manager's socket: {e}")))?;
-    let process = process(&settings.running, given.is_some());
-    let line = settings.running.successor.then(|| Line::wait(&settings)).transpose()?;
+    let supervision = settings.running.supervision;
+    if supervision == Supervision::Supervisor {
+        return supervise::run(&settings);
+    }
+    let mut given =
+        Given::take().map_err(|e| Failure::Failed(format!("the service manager's socket: {e}")))?;
+    let api = given.api.take();
+    let store = given.store().map_err(|e| Failure::Failed(error_chain(&e)))?;
+    let process = process(&settings.running, api.is_some(), store.is_some());
+    let line = match supervision {
+        Supervision::Supervised => {
+            supervise::depend(false)?;
+            Some(Line::supervised()?)
+        }
+        _ => settings.running.successor.then(|| Line::wait(&settings)).transpose()?,
+    };
     // While there is one thread, and nothing open that its children would hold.
-    let holder =
-        settings.running.hold_for.map(|time| holder(&settings.running, time)).transpose()?;
+    let hold = hold(&settings.running, store)?;
     vmlan_keeper::start_starter(&[c"vmlan", c"gateway", c"--line"])
         .map_err(|e| Failure::Failed(format!("cannot start the gateways' starter: {e}")))?;
     vmlan_keeper::start(settings.running.sandbox == OnOff::On)
@@ -59,10 +71,14 @@ pub(crate) fn run(settings: Settings) -> Result<(), Failure> {
         .map_err(|e| Failure::Failed(format!("cannot handle signals: {e}")))?;
     let handle = signals.handle();
     let Settings { running, plan } = settings;
-    let hold = holder.clone().map(|holder| holder as Arc<dyn Hold>);
-    let done = start(&running, &plan, given, signals, &sender, hold).map(|(mut ports, server)| {
+    let begun = start(&running, &plan, api, signals, &sender, hold.clone());
+    let done = begun.map(|(mut ports, server)| {
         systemd::ready(ports.list().len());
         line.into_iter().for_each(Line::serves);
+        if supervision == Supervision::Supervised {
+            // Had that ended before, this process would have.
+            let _ = supervise::depend(true);
+        }
         // Threads of ports to come inherit its filter.
         vmlan_sandbox::enter(vmlan_sandbox::Thread::Control);
         let end = control_thread::run(&mut ports, &running, &process, &actions);
@@ -74,27 +90,28 @@ pub(crate) fn run(settings: Settings) -> Result<(), Failure> {
         // First nobody may ask for anything any more, then the ports go.
         drop(server);
         drop(ports);
-        if let (Some(holder), End::Stop) = (holder, end) {
-            holder.end();
-            let _ = std::fs::remove_file(holder_path(&running.api));
+        if let (Some(hold), End::Stop) = (hold, end) {
+            hold.end();
         }
     });
     handle.close();
     done
 }
 
-/// What this switch says of itself.
-fn process(running: &Running, given: bool) -> ProcessInfo {
+/// What this switch says of itself. A service that has `stored` something loses it when it ends for
+/// another reason than to be started again, which it does not know.
+fn process(running: &Running, given: bool, stored: bool) -> ProcessInfo {
     let text = |text: OsString| text.to_string_lossy().into_owned();
     let arguments = std::env::args_os().skip(1).map(text);
+    let own = [successor::OPTION, supervise::OPTION];
     ProcessInfo {
         pid: std::process::id(),
         version: env!("CARGO_PKG_VERSION").into(),
-        hold_for: running.hold_for.map(|time| time.as_secs()),
+        hold_for: running.hold_for.filter(|_| !stored).map(|time| time.as_secs()),
         service: given || systemd::is_service(),
         while_held: running.while_held,
         directory: std::env::current_dir().map(|dir| text(dir.into())).unwrap_or_default(),
-        arguments: arguments.filter(|word| word != successor::OPTION).collect(),
+        arguments: arguments.filter(|word| !own.contains(&word.as_str())).collect(),
     }
 }
 
@@ -105,11 +122,23 @@ fn holder_path(api: &Path) -> PathBuf {
     path.into()
 }
 
-/// The holder, with what the switch before has left. One is started if there is none.
-fn holder(running: &Running, hold_for: Duration) -> Result<Arc<Holder>, Failure> {
+/// Who has ports for the next switch, with what the one before has left: the service manager, if it
+/// has a store, or the holder, which is started if there is none.
+fn hold(running: &Running, store: Option<Store>) -> Result<Option<Arc<dyn Hold>>, Failure> {
     let confined = running.sandbox == OnOff::On;
-    let found = Holder::find(&holder_path(&running.api), hold_for, confined);
-    found.map(Arc::new).map_err(|e| Failure::Failed(error_chain(&e)))
+    let failed = |e| Failure::Failed(error_chain(&e));
+    Ok(match (running.hold_for, store) {
+        (Some(_), Some(store)) => Some(Arc::new(store)),
+        (Some(time), None) => {
+            let holder = Holder::find(&holder_path(&running.api), time, confined);
+            Some(Arc::new(holder.map_err(failed)?))
+        }
+        (None, store) => {
+            // It was held before, and is not to be any more.
+            store.iter().for_each(Hold::end);
+            None
+        }
+    })
 }
 
 fn start(

@@ -64,6 +64,13 @@ impl Line {
         }
     }
 
+    /// To the supervisor, which waits only for [`Line::serves`].
+    pub(crate) fn supervised() -> Result<Self, Failure> {
+        let failed = |e| Failure::Failed(format!("no supervisor at standard input: {e}"));
+        let line = std::io::stdin().as_fd().try_clone_to_owned().map_err(failed)?;
+        Ok(Self(BufReader::new(line.into())))
+    }
+
     /// It serves. Nobody may be there any more who wants to know.
     pub(crate) fn serves(mut self) {
         let _ = say(&mut self.0, SERVES);

@@ -7,7 +7,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
-use common::{Switch, fails, until};
+use common::{Switch, fails, pid, until};
 
 const NET: &str = "net=nat:10.77.0.0/24";
 
@@ -190,4 +190,25 @@ fn a_switch_that_is_started_ends_with_the_last_of_its_vms() {
     let error = String::from_utf8_lossy(&out.stderr);
     assert!(!out.status.success() && error.contains("10.77.0.0/33"), "{error}");
     assert!(said(dir.path(), "c").is_empty());
+}
+
+/// A VM joins a supervised switch like any other. What it asked for by the API the next switch does
+/// not know.
+#[test]
+fn a_port_of_a_supervised_switch_ends_with_the_switch() {
+    let switch = Switch::with(&["--supervise"], &["s=stream:@/s.sock"], &[]);
+    let qemu = qemu(switch.dir.path(), "9.2.0");
+    let vm = Vm::start(&switch.api(), &[], &[&qemu, "wait", "a"]);
+    until("its port", || names(&switch) == ["s", "vm1"]);
+    let before = pid(&switch);
+    assert_ne!(before, u64::from(switch.pid()));
+    let kill = ["-s", "KILL", &before.to_string()];
+    assert!(Command::new("kill").args(kill).status().unwrap().success());
+    until("the next", || switch.run(&["stats"]).status.success() && pid(&switch) != before);
+    assert_eq!(names(&switch), ["s"]);
+    // Another may have its name, and the end of the first changes nothing for that.
+    let _other = Vm::start(&switch.api(), &[], &[&qemu, "wait", "b"]);
+    until("the other", || names(&switch) == ["s", "vm1"]);
+    drop(vm);
+    assert_eq!(names(&switch), ["s", "vm1"]);
 }

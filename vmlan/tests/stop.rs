@@ -6,29 +6,10 @@ mod common;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-use common::{Switch, until};
+use common::{Switch, pid, until};
 
 const HELD: [&str; 2] = ["--hold-for", "60"];
 const NIC: &str = "vm1=vfio-user:@/vm1.sock";
-
-fn pid(switch: &Switch) -> u64 {
-    let said = switch.ask(&["stats", "--json"]);
-    assert!(!said.is_empty());
-    let socket = std::os::unix::net::UnixStream::connect(switch.path("api.sock")).unwrap();
-    process(&socket)
-}
-
-/// Whoever answers at the other end of a connection says that it is this process.
-fn process(mut socket: &std::os::unix::net::UnixStream) -> u64 {
-    use std::io::{Read as _, Write as _};
-    let ask = b"GET /v1/process HTTP/1.1\r\nhost: vmlan\r\nconnection: close\r\n\r\n";
-    socket.write_all(ask).unwrap();
-    let mut said = String::new();
-    socket.read_to_string(&mut said).unwrap();
-    let body = said.split("\r\n\r\n").nth(1).unwrap();
-    let process: serde_json::Value = serde_json::from_str(body).unwrap();
-    process["pid"].as_u64().unwrap()
-}
 
 /// Ends whatever switch is there in the end: one that took over is nobody's child.
 struct Last<'s>(&'s Switch);

@@ -49,6 +49,20 @@ pub struct Running {
     pub while_held: bool,
     /// Standard input is `vmlan upgrade`, which says when to begin.
     pub successor: bool,
+    /// Who starts it again.
+    pub supervision: Supervision,
+}
+
+/// Who starts a switch again that has died.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Supervision {
+    /// Nobody that it knows of.
+    #[default]
+    None,
+    /// This process, which is none itself.
+    Supervisor,
+    /// The parent of this process, at standard input.
+    Supervised,
 }
 
 /// What a switch is started with.
@@ -110,6 +124,7 @@ impl Settings {
             hold_for: hold_for.map(|n| Duration::from_secs(n.into())),
             while_held: false,
             successor: false,
+            supervision: Supervision::None,
         };
         Ok(Self { running, plan })
     }

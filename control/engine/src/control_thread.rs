@@ -45,6 +45,7 @@ pub fn run(
                 ports.looked();
                 ports.hear_gateways();
                 ports.follow_links();
+                ports.keep();
                 clock.start();
             }
             Next::Action(Action::HolderGone) => {

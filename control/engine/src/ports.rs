@@ -26,6 +26,7 @@ mod entry;
 mod fdb;
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) mod given;
+mod held_tap;
 mod keepers;
 mod leases;
 mod limits;
@@ -126,6 +127,11 @@ impl Ports {
     /// All ports are open that there are at the start: lets go of what was held of others.
     pub fn forget_unclaimed(&mut self) {
         self.holding.forget_unclaimed();
+    }
+
+    /// Devices of the host may have been made anew: has those held that there are.
+    pub fn keep(&mut self) {
+        self.entries.iter_mut().for_each(|entry| entry.opened.keep());
     }
 
     /// Ends ports that are held so that the next switch goes on with them exactly. Other ports are

@@ -92,11 +92,22 @@ struct TapPort {
 /// If the device cannot be had: see [`TapError`].
 pub fn open(config: Config, changed: Changed) -> Result<Tap, TapError> {
     device::check(&config)?;
+    let device = device::open(&config)?;
     let name = config.name.clone();
-    let fail = |e| TapError::Io(name.clone(), e);
-    let port = TapPort::new(config, changed).map_err(fail)?;
-    port.install(device::open(&port.config)?);
-    Ok(Tap(Running::start(port).map_err(fail)?))
+    start(config, device, changed).map_err(|e| TapError::Io(name, e))
+}
+
+/// As [`open`], with the queues that another process was attached by ([`Tap::queues`]). `None`:
+/// they are not those of this device any more, and are closed.
+pub fn adopt(config: Config, queues: Vec<OwnedFd>, changed: Changed) -> Option<Tap> {
+    let device = device::adopt(&config, queues)?;
+    start(config, device, changed).ok()
+}
+
+fn start(config: Config, device: device::Device, changed: Changed) -> std::io::Result<Tap> {
+    let port = TapPort::new(config, changed)?;
+    port.install(device);
+    Ok(Tap(Running::start(port)?))
 }
 
 impl Tap {
@@ -113,6 +124,13 @@ impl Tap {
     /// The device's MTU, if it is there and in this namespace.
     pub fn mtu(&self) -> Option<u32> {
         self.0.mtu()
+    }
+
+    /// What it is attached by, and a number that is another one when that has changed. As long as
+    /// somebody has duplicates, the device stays as it is.
+    pub fn queues(&self) -> (Vec<Arc<OwnedFd>>, u64) {
+        let rx = lock(&self.0.port.rx);
+        (rx.queues.clone(), self.0.port.link.version())
     }
 
     /// Stops the thread and lets the device go.

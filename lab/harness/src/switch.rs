@@ -1,10 +1,13 @@
 //! The `vmlan switch` process under test.
 
-use crate::{HarnessError, NetNs, Process, Result, output_of, usage, vmlan_program};
+use crate::{
+    HarnessError, NetNs, Process, Result, ServiceManager, output_of, usage, vmlan_program,
+};
 use serde_json::Value;
 use std::{
     os::unix::net::UnixStream,
     path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
@@ -13,7 +16,16 @@ pub struct Switch {
     argv: Vec<String>,
     log: PathBuf,
     api: PathBuf,
+    manager: Option<Arc<ServiceManager>>,
     process: Process,
+}
+
+fn begin(manager: Option<&ServiceManager>, log: &Path, argv: &[String]) -> Result<Process> {
+    const NAME: &str = "vmlan switch";
+    match manager {
+        Some(manager) => manager.start(NAME, log, argv),
+        None => Process::start(NAME, log, argv),
+    }
 }
 
 impl Switch {
@@ -23,6 +35,27 @@ impl Switch {
     /// # Errors
     /// [`HarnessError::Ended`] with the switch's own words.
     pub fn start(dir: &Path, netns: Option<&NetNs>, ports: &[String]) -> Result<Switch> {
+        Self::start_by(dir, netns, ports, None)
+    }
+
+    /// The same as a service of `manager`.
+    ///
+    /// # Errors
+    /// As [`Switch::start`].
+    pub fn start_service(
+        dir: &Path,
+        manager: &Arc<ServiceManager>,
+        ports: &[String],
+    ) -> Result<Switch> {
+        Self::start_by(dir, None, ports, Some(Arc::clone(manager)))
+    }
+
+    fn start_by(
+        dir: &Path,
+        netns: Option<&NetNs>,
+        ports: &[String],
+        manager: Option<Arc<ServiceManager>>,
+    ) -> Result<Switch> {
         let api = dir.join("api.sock");
         let binary = vmlan_program().to_string_lossy();
         let api_text = api.to_string_lossy();
@@ -33,8 +66,8 @@ impl Switch {
             None => argv.into_iter().map(str::to_owned).collect(),
         };
         let log = dir.join("switch.log");
-        let process = Process::start("vmlan switch", &log, &argv)?;
-        let mut switch = Switch { argv, log, api, process };
+        let process = begin(manager.as_deref(), &log, &argv)?;
+        let mut switch = Switch { argv, log, api, manager, process };
         switch.answering()?;
         Ok(switch)
     }
@@ -46,7 +79,7 @@ impl Switch {
 
     /// Starts it again as it was started, after [`Switch::kill9`]. Does not wait for anything.
     pub fn restart(&mut self) -> Result<()> {
-        self.process = Process::start("vmlan switch", &self.log, &self.argv)?;
+        self.process = begin(self.manager.as_deref(), &self.log, &self.argv)?;
         Ok(())
     }
 

@@ -9,7 +9,7 @@ use crate::exit::Failure;
 use vmlan_config::address::{Key, Kind, LIMIT, NamedAddress, POLICY, SFLOW};
 use vmlan_config::file::{self, Config, OnOff, SwitchTable};
 use vmlan_config::human_text::folded;
-use vmlan_config::settings::Settings;
+use vmlan_config::settings::{Settings, Supervision};
 
 #[derive(Debug, Args)]
 pub(super) struct SwitchArgs {
@@ -42,6 +42,10 @@ pub(super) struct SwitchArgs {
     /// dies; the next switch with the same API goes on with them [default: they are lost]
     #[arg(long, value_name = "SECONDS")]
     hold_for: Option<u32>,
+    /// Start the switch anew whenever it dies, by a process that does nothing else. With
+    /// --hold-for no VM loses its emulated NIC then
+    #[arg(long, conflicts_with = "while_held")]
+    supervise: bool,
     /// Give up all rights that are not needed (docs/security.md) [default: on]
     #[arg(long, value_name = "on|off")]
     sandbox: Option<OnOff>,
@@ -56,6 +60,9 @@ pub(super) struct SwitchArgs {
     /// Standard input is `vmlan upgrade`, which says when to begin
     #[arg(long, hide = true, conflicts_with = "while_held")]
     successor: bool,
+    /// Standard input is the process that starts it anew
+    #[arg(long, hide = true, conflicts_with = "successor")]
+    supervised: bool,
     /// Ports: names and addresses
     #[arg(value_name = "NAME=ADDRESS")]
     ports: Vec<String>,
@@ -87,12 +94,18 @@ impl SwitchArgs {
         let mut settings = Settings::new(config, table, ports)?;
         settings.running.while_held = self.while_held;
         settings.running.successor = self.successor;
+        settings.running.supervision = match (self.supervised, self.supervise) {
+            (true, _) => Supervision::Supervised,
+            (false, true) => Supervision::Supervisor,
+            (false, false) => Supervision::None,
+        };
         Ok(settings)
     }
 }
 
 pub(super) fn switch_help() -> String {
-    let mut text = "Example:\n  vmlan switch vm1=vhost-user:/tmp/vm1.sock host=tap:vmlan0\n\n\
+    let mut text = "Example:\n  vmlan switch vm1=vhost-user:/tmp/vm1.sock host=tap:vmlan0\n  \
+        vmlan switch --supervise --hold-for 60 vm1=vfio-user:/tmp/vm1.sock\n\n\
         ADDRESS is KIND:PLACE[,KEY=VALUE...]; a comma inside is written twice. KIND, PLACE and \
         keys:\n"
         .to_owned();

@@ -18,7 +18,7 @@ use crate::exit::Failure;
 use crate::output::{print, print_json};
 use crate::successor::{Intent, Successor, canonical};
 use crate::switch_log::SwitchLog;
-use vmlan_api::PortList;
+use vmlan_api::{Client, PortList};
 use vmlan_engine::info::ProcessInfo;
 
 /// Arguments of `vmlan upgrade`.
@@ -68,12 +68,12 @@ pub(super) fn run(args: &UpgradeArgs) -> Result<(), Failure> {
         next.end();
         return Err(failure);
     }
-    let pid = next.pid();
     if next.begin().is_err() || !next.serves() {
         next.end();
-        return Err(before.restore(&old, &program, &log));
+        return Err(before.restore(&client, &old, &program, &log));
     }
     let milliseconds = u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX);
+    let pid = serving(&client, &next);
     let version = intent.map(|intent| intent.version).unwrap_or_default();
     if args.json {
         return print_json(&json!({
@@ -128,6 +128,11 @@ fn check_next(next: &Intent, api: &Path, ports: &[String]) -> Result<(), String>
     ))
 }
 
+/// The process that serves now: `next`, or one that it supervises.
+fn serving(client: &Client, next: &Successor) -> u32 {
+    client.get("/v1/process").map_or_else(|_| next.pid(), |now: ProcessInfo| now.pid)
+}
+
 /// The program that the running switch is, to go back to.
 struct OldProgram {
     /// Open, for it may have been replaced where it was.
@@ -144,13 +149,19 @@ impl OldProgram {
     }
 
     /// Starts it again in place of `failed`.
-    fn restore(&self, old: &ProcessInfo, failed: &Path, log: &SwitchLog) -> Failure {
+    fn restore(
+        &self,
+        client: &Client,
+        old: &ProcessInfo,
+        failed: &Path,
+        log: &SwitchLog,
+    ) -> Failure {
         let why = log.last_words();
         let open = self.file.as_ref().map(|file| format!("/proc/self/fd/{}", file.as_raw_fd()));
         let program = open.map_or_else(|| self.own.clone(), PathBuf::from);
         let begun = Successor::start(&program, old, log).ok().and_then(|mut again| {
             let serves = again.intent().is_some() && again.begin().is_ok() && again.serves();
-            serves.then(|| again.pid())
+            serves.then(|| serving(client, &again))
         });
         let failed = failed.display();
         Failure::Failed(match begun {

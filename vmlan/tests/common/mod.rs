@@ -170,6 +170,26 @@ impl Drop for Switch {
     }
 }
 
+/// The process that serves: it may not be the one that was started.
+pub fn pid(switch: &Switch) -> u64 {
+    let said = switch.ask(&["stats", "--json"]);
+    assert!(!said.is_empty());
+    let socket = std::os::unix::net::UnixStream::connect(switch.path("api.sock")).unwrap();
+    process(&socket)
+}
+
+/// Whoever answers at the other end of a connection says that it is this process.
+fn process(mut socket: &std::os::unix::net::UnixStream) -> u64 {
+    use std::io::{Read as _, Write as _};
+    let ask = b"GET /v1/process HTTP/1.1\r\nhost: vmlan\r\nconnection: close\r\n\r\n";
+    socket.write_all(ask).unwrap();
+    let mut said = String::new();
+    socket.read_to_string(&mut said).unwrap();
+    let body = said.split("\r\n\r\n").nth(1).unwrap();
+    let process: serde_json::Value = serde_json::from_str(body).unwrap();
+    process["pid"].as_u64().unwrap()
+}
+
 /// How often a thread of a process slept of its own will.
 pub fn sleeps(pid: u32, thread: &str) -> u64 {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();

@@ -3,6 +3,7 @@
 //! The gateway is a guest like any other: it may be killed, and may be taken over by what it
 //! parses. What must outlive it, leases and what it is to do, is here.
 
+mod kept;
 mod link;
 mod setup;
 
@@ -15,6 +16,8 @@ use vmlan_config::address::PortName;
 use vmlan_config::gateway::{FromGateway, GatewayCounters, Lease, Network6, Setup, ToGateway};
 use vmlan_frame::{Changed, error_chain};
 
+use super::open::Holding;
+use kept::KeptLeases;
 use link::Link;
 pub(super) use setup::{Wanted, now};
 
@@ -36,13 +39,14 @@ pub(super) struct Nat {
     link: Link,
     setup: Setup,
     leases: BTreeMap<IpAddr, Lease>,
+    kept: Option<KeptLeases>,
     counters: GatewayCounters,
     forwards: Vec<(String, Option<String>)>,
     is_ready: bool,
 }
 
 impl Nat {
-    /// Opens the port, and has a gateway started.
+    /// Opens the port, and has a gateway started, with the leases that the last switch has left.
     ///
     /// # Errors
     /// One line that says what to do.
@@ -50,6 +54,7 @@ impl Nat {
         name: &PortName,
         wanted: &Wanted<'_>,
         host: &Host,
+        holding: &mut Holding,
         changed: &Changed,
     ) -> Result<Self, String> {
         if let Some(text) = setup::overlap(wanted.network) {
@@ -70,13 +75,20 @@ impl Nat {
         };
         let vm = vhost_user::attach(config, changed.clone()).map_err(|e| error_chain(&e))?;
         let setup = setup::of(name, &path, wanted);
-        let link = Link::start(name, setup.clone(), host.news.clone())
+        let mut leases = BTreeMap::new();
+        for lease in holding.found.remove(&kept::name(name.as_str())).map_or(vec![], kept::read) {
+            remember(&setup, &mut leases, lease);
+        }
+        let known = leases.values().cloned().collect();
+        let link = Link::start(name, setup.clone(), known, host.news.clone())
             .map_err(|e| format!("cannot start the gateway's thread: {e}"))?;
+        let kept = holding.hold.clone().map(|hold| KeptLeases::new(hold, name.as_str()));
         Ok(Self {
             vm,
             link,
             setup,
-            leases: BTreeMap::new(),
+            leases,
+            kept,
             counters: GatewayCounters::default(),
             forwards: Vec::new(),
             is_ready: false,
@@ -109,7 +121,9 @@ impl Nat {
                     let port = whose(&mac);
                     self.link.tell(&ToGateway::Whose { mac, port });
                 }
-                FromGateway::Lease(lease) => changed |= self.keep(lease),
+                FromGateway::Lease(lease) => {
+                    changed |= remember(&self.setup, &mut self.leases, lease);
+                }
                 FromGateway::Released(ip) => changed |= self.leases.remove(&ip).is_some(),
                 FromGateway::Counters(counters) => self.counters = counters,
                 FromGateway::Forwards(list) => self.say_forwards(name, list),
@@ -118,30 +132,16 @@ impl Nat {
             }
         }
         if changed {
-            self.link.keep(self.leases.values().cloned().collect());
+            self.keep();
         }
         changed
     }
 
-    /// False: it is none of this LAN's. A NIC has one address of IPv4, and several of IPv6.
-    fn keep(&mut self, lease: Lease) -> bool {
-        let full = self.leases.len() >= LEASES && !self.leases.contains_key(&lease.ip);
-        let ours = match lease.ip {
-            IpAddr::V4(ip) => self.setup.network.is_for_hosts(ip),
-            IpAddr::V6(ip) => {
-                let own = self.network6().filter(|network| network.is_for_hosts(ip));
-                own.is_some() || Network6::local().contains(ip)
-            }
-        };
-        if full || !ours {
-            return false;
-        }
-        if lease.ip.is_ipv4() {
-            let other = |ip: &IpAddr, old: &Lease| ip.is_ipv4() && old.mac == lease.mac;
-            self.leases.retain(|ip, old| *ip == lease.ip || !other(ip, old));
-        }
-        self.leases.insert(lease.ip, lease);
-        true
+    /// The next gateway, and that of the next switch, are to know the leases.
+    fn keep(&mut self) {
+        let leases: Vec<_> = self.leases.values().cloned().collect();
+        self.kept.iter_mut().for_each(|kept| kept.put(&leases));
+        self.link.keep(leases);
     }
 
     /// The LAN's addresses of IPv6.
@@ -179,7 +179,7 @@ impl Nat {
         let had = self.leases.remove(&ip).is_some();
         if had {
             self.link.tell(&ToGateway::Forget(ip));
-            self.link.keep(self.leases.values().cloned().collect());
+            self.keep();
         }
         had
     }
@@ -206,11 +206,44 @@ impl Nat {
         details
     }
 
+    /// Its leases are held for the next switch.
+    pub(super) fn is_held(&self) -> bool {
+        self.kept.is_some()
+    }
+
+    /// Leaves them to the next switch; otherwise as [`Nat::close`].
+    pub(super) fn hand_over(&mut self) {
+        self.kept = None;
+        self.close();
+    }
+
     /// Ends the gateway, then the port.
     pub(super) fn close(&mut self) {
         self.link.close();
         self.vm.close();
+        self.kept.take().iter().for_each(KeptLeases::forget);
     }
+}
+
+/// False: it is none of this LAN's. A NIC has one address of IPv4, and several of IPv6.
+fn remember(setup: &Setup, leases: &mut BTreeMap<IpAddr, Lease>, lease: Lease) -> bool {
+    let full = leases.len() >= LEASES && !leases.contains_key(&lease.ip);
+    let ours = match lease.ip {
+        IpAddr::V4(ip) => setup.network.is_for_hosts(ip),
+        IpAddr::V6(ip) => {
+            let own = setup.network6.filter(|network| network.is_for_hosts(ip));
+            own.is_some() || Network6::local().contains(ip)
+        }
+    };
+    if full || !ours {
+        return false;
+    }
+    if lease.ip.is_ipv4() {
+        let other = |ip: &IpAddr, old: &Lease| ip.is_ipv4() && old.mac == lease.mac;
+        leases.retain(|ip, old| *ip == lease.ip || !other(ip, old));
+    }
+    leases.insert(lease.ip, lease);
+    true
 }
 
 /// The socket between switch and gateway: a name that no other switch has.

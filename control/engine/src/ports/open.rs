@@ -14,6 +14,7 @@ use vmlan_config::address::{Address, Doorbell, Model, PortName, Spec, VfioUser, 
 use vmlan_config::gateway::GatewayCounters;
 use vmlan_config::vm_args::nic_mac_of;
 
+use super::held_tap::HeldTap;
 use super::keepers::Keepers;
 use super::nat::{Host, Nat, Wanted};
 
@@ -74,7 +75,7 @@ impl Holding {
 pub(super) enum Opened {
     Vm(vhost_user::VhostUser),
     Nic(vfio_user::VfioUser),
-    Tap(tap::Tap),
+    Tap(HeldTap),
     Packet(packet::Packet),
     Xdp(xdp::Xdp),
     Stream(stream::Stream),
@@ -125,7 +126,7 @@ impl Opened {
                     offload: spec.offload,
                     ..tap::Config::new(address.place())
                 };
-                tap::open(config, changed.clone()).map(Self::Tap).map_err(|e| error_chain(&e))
+                HeldTap::open(config, holding, changed.clone()).map(Self::Tap)
             }
             Spec::Packet(_) => {
                 let config = packet::Config { label, name: address.place().to_owned() };
@@ -148,7 +149,8 @@ impl Opened {
             Spec::Nat(spec) => {
                 // What the LAN's links carry it is told when it takes part.
                 let wanted = gateways.wanted(address, spec, None)?;
-                Nat::open(name, &wanted, gateways.host, changed).map(Box::new).map(Self::Nat)
+                let nat = Nat::open(name, &wanted, gateways.host, holding, changed);
+                nat.map(Box::new).map(Self::Nat)
             }
             Spec::Pcap(spec) => {
                 let plain = pcap::Config::new(path);
@@ -247,7 +249,19 @@ impl Opened {
 
     /// It is held for the next switch.
     pub(super) fn is_held(&self) -> bool {
-        matches!(self, Self::Nic(p) if p.is_held())
+        match self {
+            Self::Nic(p) => p.is_held(),
+            Self::Tap(p) => p.is_held(),
+            Self::Nat(p) => p.is_held(),
+            _ => false,
+        }
+    }
+
+    /// Has held what it has now, if that is something else than before.
+    pub(super) fn keep(&mut self) {
+        if let Self::Tap(p) = self {
+            p.keep();
+        }
     }
 
     /// Takes no more frames from it, if it is held.
@@ -261,8 +275,11 @@ impl Opened {
 
     /// Leaves it to the next switch, if it is held.
     pub(super) fn hand_over(&mut self) {
-        if let Self::Nic(p) = self {
-            p.hand_over();
+        match self {
+            Self::Nic(p) => p.hand_over(),
+            Self::Tap(p) => p.hand_over(),
+            Self::Nat(p) => p.hand_over(),
+            _ => {}
         }
     }
 

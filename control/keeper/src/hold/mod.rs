@@ -9,6 +9,8 @@
 //! - Whoever lets go of a descriptor of a stranger's as the last may be parked. So a switch has the
 //!   holder forget it first, and closes its own afterwards: [`Hold::forget`] and [`Hold::put`]
 //!   return when that is done.
+//! - A service manager with a store for descriptors takes its place ([`Store`]): there the holder's
+//!   process would be ended with the service.
 //! - A holder without a switch ends after a time. It shuts down all sockets first, so that VMMs see
 //!   what has happened.
 //! - What comes back ([`Hold::all`]) was written by a process that has crashed, perhaps because of
@@ -16,6 +18,7 @@
 
 mod packet;
 mod process;
+mod store;
 #[cfg(test)]
 mod tests;
 
@@ -33,6 +36,7 @@ use rustix::process::PidfdFlags;
 use vmlan_sandbox::Confinement;
 
 use self::packet::{Kind, MAX_PACKET, Packet, VERSION};
+pub use self::store::Store;
 use crate::line::{self, Fds};
 use crate::{sys, wait};
 
@@ -68,6 +72,12 @@ pub enum HoldError {
     Version(PathBuf),
     #[error("the holder has no room: {MAX} names are held", MAX = packet::MAX_NAMES)]
     Full,
+    #[error("the service manager does not listen: what it holds of this port is not true any more")]
+    NoManager,
+    #[error("the service manager does not answer")]
+    SilentManager,
+    #[error("the service manager has room for {0} ports (FileDescriptorStoreMax= is twice that)")]
+    FullManager(usize),
     #[error("more descriptors are to be held than a process may have open")]
     Descriptors,
     #[error("cannot make the holder's socket `{}`", path.display())]
@@ -106,11 +116,16 @@ pub trait Hold: Debug + Send + Sync {
     /// # Errors
     /// [`HoldError`].
     fn all(&self) -> Result<Vec<Held>, HoldError>;
+
+    /// Holds nothing any more: no other switch goes on.
+    fn end(&self);
 }
 
 /// A holder, as a switch sees it. Threads share it.
 #[derive(Debug)]
 pub struct Holder {
+    /// Its socket.
+    path: PathBuf,
     /// `None`: it has gone.
     line: Mutex<Option<OwnedFd>>,
 }
@@ -127,7 +142,10 @@ impl Holder {
         let mut starts = 0..STARTS;
         loop {
             let met = match connect(path) {
-                Ok(line) => Self { line: Mutex::new(Some(line)) }.hello(path, hold_for),
+                Ok(line) => {
+                    let line = Mutex::new(Some(line));
+                    Self { path: path.into(), line }.hello(hold_for)
+                }
                 Err(Errno::NOENT | Errno::CONNREFUSED) if starts.next().is_some() => {
                     start(path, confined)?;
                     continue;
@@ -146,7 +164,8 @@ impl Holder {
         }
     }
 
-    fn hello(self, path: &Path, hold_for: Duration) -> Result<Self, HoldError> {
+    fn hello(self, hold_for: Duration) -> Result<Self, HoldError> {
+        let path = &self.path;
         if let Some(line) = &*self.lock() {
             let uid = rustix::net::sockopt::socket_peercred(line)?.uid;
             if uid != rustix::process::geteuid() {
@@ -167,11 +186,6 @@ impl Holder {
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Option<OwnedFd>> {
         self.line.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Ends the holder: it holds nothing any more.
-    pub fn end(&self) {
-        let _ = self.ask(&Packet::plain(Kind::End, 0), &[]);
     }
 
     /// True if it has gone, with all that it held.
@@ -219,6 +233,11 @@ impl Hold for Holder {
             }
         }
         Ok(all)
+    }
+
+    fn end(&self) {
+        let _ = self.ask(&Packet::plain(Kind::End, 0), &[]);
+        let _ = std::fs::remove_file(&self.path);
     }
 }
 

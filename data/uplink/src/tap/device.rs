@@ -146,6 +146,23 @@ pub(super) fn open(config: &Config) -> Result<Device, TapError> {
     Ok(Device { queues, offloads: accepted(uso) })
 }
 
+/// The device by queues of another process. `None`: they are not all of it, or of another one. What
+/// they are is only believed as far as the kernel says so.
+pub(super) fn adopt(config: &Config, queues: Vec<OwnedFd>) -> Option<Device> {
+    if queues.len() != usize::from(config.queues) {
+        return None;
+    }
+    let mut uso = true;
+    for q in &queues {
+        sys::tun_name(q.as_fd()).ok().filter(|name| *name == config.name)?;
+        rustix::io::ioctl_fionbio(q, true).ok()?;
+        sys::tun_set_header(q.as_fd(), vnet_header::LEN_FOR_IOCTL).ok()?;
+        uso &= set_offload(q, config.offload).ok()?;
+    }
+    let queues = queues.into_iter().map(Arc::new).collect();
+    Some(Device { queues, offloads: accepted(uso) })
+}
+
 fn attach_all(config: &Config) -> Result<Vec<Arc<OwnedFd>>, TapError> {
     let multi = config.queues > 1;
     let first = match attach(config, multi) {

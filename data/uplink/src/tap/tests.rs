@@ -177,6 +177,39 @@ fn link_down_costs_frames_and_is_survived() {
 }
 
 #[test]
+fn a_device_stays_as_long_as_somebody_has_its_queues() {
+    namespace(|| {
+        let mut tap = host("10.9.8.1", 2, true);
+        let kept = tap.queues().0;
+        tap.close();
+        drop(tap);
+        let copies = || kept.iter().map(|queue| queue.try_clone().unwrap()).collect::<Vec<_>>();
+        let with = |name, queues| Config { queues, ..Config::new(name) };
+        let pipes = || (0..2).map(|_| std::io::pipe().unwrap().0.into()).collect();
+        let others = [
+            (with("vmlan1", 2), copies()),
+            (with("vmlan0", 1), copies()),
+            (with("vmlan0", 3), copies()),
+            (with("vmlan0", 2), pipes()),
+            (with("vmlan0", 2), Vec::new()),
+        ];
+        for (config, queues) in others {
+            assert!(adopt(config, queues, counted().1).is_none());
+        }
+        ip("address show dev vmlan0 to 10.9.8.1");
+        let tap = adopt(with("vmlan0", 2), copies(), counted().1).unwrap();
+        let port = tap.port();
+        assert!(port.is_up());
+        assert_eq!(push(&*port, &[(&frame(0xfe, 60), Offload::NONE)]), 1);
+        assert_eq!(port.counters().snapshot().1.frames, 1);
+        // A deleted one is no device any more, whoever has its queues.
+        drop((tap, port));
+        ip("link delete vmlan0");
+        assert!(adopt(with("vmlan0", 2), copies(), counted().1).is_none());
+    });
+}
+
+#[test]
 fn a_deleted_device_is_made_again() {
     namespace(|| {
         let (changes, changed) = counted();

@@ -51,11 +51,15 @@ pub(super) struct Link {
 }
 
 impl Link {
-    /// Has gateways started that do what `setup` says. `news` is called when one has said
-    /// something.
-    pub(super) fn start(name: &PortName, setup: Setup, news: Changed) -> io::Result<Self> {
-        let state =
-            State { setup, leases: Vec::new(), line: None, news: VecDeque::new(), closing: false };
+    /// Has gateways started that do what `setup` says, and know `leases`. `news` is called when one
+    /// has said something.
+    pub(super) fn start(
+        name: &PortName,
+        setup: Setup,
+        leases: Vec<Lease>,
+        news: Changed,
+    ) -> io::Result<Self> {
+        let state = State { setup, leases, line: None, news: VecDeque::new(), closing: false };
         let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
         let (own, label) = (shared.clone(), format!("port {name}"));
         let body = move || {

@@ -1,0 +1,147 @@
+//! A machine whose VM outlives the switch: its NIC is set up again and again, by drivers on one
+//! bus.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use vmlan_driver::chip::{Batch, Offload};
+use vmlan_driver::e1000::E1000;
+use vmlan_driver::nic::make_ram;
+use vmlan_transport::memory::Ram;
+use vmlan_transport::vfio_user::VfioBus;
+use vmlan_transport::{Bus, BusError, Irq, Model, Options, Wake, Watched, Width};
+
+use crate::chip_guest::address;
+use crate::numbered::{STALL, frame, mac, settles};
+
+/// A bus that outlives the driver on it: what resets its chip takes a new one.
+pub struct Lent<'b>(&'b mut VfioBus);
+
+impl Bus for Lent<'_> {
+    fn read_config(&mut self, offset: u16, bytes: &mut [u8]) -> std::result::Result<(), BusError> {
+        self.0.read_config(offset, bytes)
+    }
+
+    fn write_config(&mut self, offset: u16, bytes: &[u8]) -> std::result::Result<(), BusError> {
+        self.0.write_config(offset, bytes)
+    }
+
+    fn read(&mut self, offset: u32, width: Width) -> std::result::Result<u32, BusError> {
+        self.0.read(offset, width)
+    }
+
+    fn write(
+        &mut self,
+        offset: u32,
+        width: Width,
+        value: u32,
+    ) -> std::result::Result<(), BusError> {
+        self.0.write(offset, width, value)
+    }
+
+    fn write_io(&mut self, offset: u32, value: u32) -> std::result::Result<(), BusError> {
+        self.0.write_io(offset, value)
+    }
+
+    fn use_interrupt(&mut self, irq: Irq) -> std::result::Result<(), BusError> {
+        self.0.use_interrupt(irq)
+    }
+
+    fn take_interrupts(&mut self) -> u64 {
+        self.0.take_interrupts()
+    }
+
+    fn unmask(&mut self) -> std::result::Result<(), BusError> {
+        self.0.unmask()
+    }
+
+    fn wait(&mut self, timeout: Duration) -> std::result::Result<Wake, BusError> {
+        self.0.wait(timeout)
+    }
+
+    fn watched(&self) -> Watched<'_> {
+        self.0.watched()
+    }
+
+    fn is_connected(&self) -> bool {
+        self.0.is_connected()
+    }
+}
+
+/// A machine whose NIC is set up again and again.
+pub struct Machine {
+    id: u8,
+    options: Options,
+    ram: Arc<Ram>,
+    /// To its NIC.
+    pub bus: VfioBus,
+}
+
+/// A driver on its bus.
+pub type Nic<'b> = E1000<Lent<'b>>;
+
+impl Machine {
+    /// Plugs into the port whose socket is at `path`.
+    ///
+    /// # Panics
+    /// If it cannot.
+    pub fn new(path: &std::path::Path, id: u8) -> Self {
+        let address = address(Model::E1000, path, "");
+        let ram = make_ram(&address.driver).expect("RAM");
+        let bus = VfioBus::connect(&address, &ram, STALL).expect("a port");
+        Self { id, options: address.driver, ram, bus }
+    }
+
+    /// Its driver begins.
+    ///
+    /// # Panics
+    /// If the NIC is dead.
+    pub fn set_up(&mut self) -> Nic<'_> {
+        let bus = Lent(&mut self.bus);
+        let nic = E1000::new(self.options.clone(), &self.ram, bus);
+        let mut nic = nic.unwrap_or_else(|e| panic!("guest {}: {e:?}", self.id));
+        nic.set_mac(mac(self.id, 0));
+        nic
+    }
+
+    /// Its transmit ring lies nowhere: that is how a driver finds that its chip was reset.
+    ///
+    /// # Panics
+    /// If the NIC is dead.
+    pub fn is_reset(&mut self) -> bool {
+        /// TDLEN (SDM 13.4).
+        const TDLEN: u32 = 0x3808;
+        self.bus.read32(TDLEN).expect("the bus works") == 0
+    }
+}
+
+/// Passes `count` frames, which are numbered from `first`. They arrive in that order, each once.
+///
+/// # Panics
+/// If they do not.
+pub fn pass(from: &mut Nic<'_>, to: &mut Nic<'_>, first: u64, count: u64) {
+    let (mut sent, mut got) = (first, first);
+    let mut batch: Batch<_> = to.batch();
+    let mut bytes = vec![0; 2048];
+    let numbered = |n| frame(mac(2, 0), mac(1, 0), n, 60);
+    let arrived = settles(|| {
+        // No more than there is room for: what a full receiver does not take is dropped.
+        while sent < (first + count).min(got + 64) && (from.free_slots() > 0 || from.reap() > 0) {
+            let Some(slot) = from.next() else { break };
+            from.set_offload(slot, Offload::default());
+            from.write(slot, 0, &numbered(sent));
+            from.send(slot, 60);
+            sent += 1;
+        }
+        from.flush();
+        to.poll(&mut batch, usize::MAX);
+        for one in batch.frames() {
+            let len = to.read(*one, 0, &mut bytes);
+            assert_eq!(bytes[..len], numbered(got), "frame {got}");
+            got += 1;
+        }
+        to.release(&mut batch);
+        got == first + count
+    });
+    assert!(arrived, "frame {got} of {first} + {count} does not arrive");
+}
