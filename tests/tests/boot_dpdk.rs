@@ -67,12 +67,16 @@ fn forward(lan: &mut DpdkLan, longest: u32) -> Result<()> {
     lan.cards.clone().try_for_each(|card| lan.pass(card, flow(longest)))
 }
 
-/// Frames of 9,014 bytes, in buffers of 4,096.
+/// Frames of up to 9,014 bytes, in buffers of 4,096. A frame of several pieces for which
+/// `net_vmxnet3` has some descriptors left and too few, it drops, and says that it was sent
+/// (`tx_q0_drop_total`): so it has enough for all of a flow.
 fn jumbo(lan: &mut DpdkLan) -> Result<()> {
     lan.say_all(&["stop", "port stop all"])?;
     lan.say_of_each(&["port config mtu # 9000"])?;
+    lan.say(&format!("port config {} txq 0 ring_size 4096", VMXNET3 - lan.cards.start))?;
     lan.say_all(&["port start all", "start"])?;
-    forward(lan, LONGEST)
+    let flow = Flow { count: 1000, ..flow(LONGEST) };
+    lan.cards.clone().try_for_each(|card| lan.pass(card, flow))
 }
 
 /// UDP checksums that the sender leaves to the first NIC's device, testpmd to the second's; it
@@ -298,7 +302,6 @@ fn three_cards() -> Result<()> {
 }
 
 #[test]
-#[ignore = "open: 5 of 3,000 long frames are lost between e1000e and vmxnet3, why is not known"]
 fn long_frames() -> Result<()> {
     all(0..CARDS.len(), ONE_QUEUE, &[("jumbo frames", jumbo)])
 }
