@@ -307,7 +307,7 @@ fn long_frames() -> Result<()> {
 }
 
 #[test]
-#[ignore = "open: these chapters were tried by hand, but TCP, and not yet by this test"]
+#[ignore = "open: checksums pass, the rest was not seen to its end"]
 fn tcp_restarts_and_link() -> Result<()> {
     let chapters: [Chapter; 4] =
         [("checksums", checksums), ("TCP", tcp), ("restarts", restarts), ("link", link)];
@@ -315,7 +315,7 @@ fn tcp_restarts_and_link() -> Result<()> {
 }
 
 #[test]
-#[ignore = "open: queues were tried by hand, the rest not yet"]
+#[ignore = "open: queues and checksums pass, the rest was not seen to its end"]
 fn vmxnet3_with_four_queues() -> Result<()> {
     all(
         VMXNET3..VMXNET3 + 1,
@@ -333,8 +333,12 @@ fn vmxnet3_with_four_queues() -> Result<()> {
 /// Flows are spread over the queues, and each queue's frames leave by its pair; a table that names
 /// one queue sends all to it.
 fn queues(lan: &mut DpdkLan) -> Result<()> {
-    let all_to_3: Vec<_> = (0..64).map(|n| format!("({n},3)")).collect();
-    let all_to_3 = format!("port config 0 rss reta {}", all_to_3.join(","));
+    // A word of testpmd's has 127 characters at most.
+    let sixteen = |first| {
+        let entries: Vec<_> = (first..first + 16).map(|n| format!("({n},3)")).collect();
+        format!("port config 0 rss reta {}", entries.join(","))
+    };
+    let all_to_3 = [0, 16, 32, 48].map(sixteen).join("\n");
     for (command, least) in [("show port info 0", 1), (&all_to_3, 0)] {
         lan.say(command)?;
         let before = each_queue(lan)?;
