@@ -266,6 +266,10 @@ impl DpdkLan {
             CARDS[card].0.driver, CARDS[next].0.driver, flow.sizes, got.frames, sent.frames
         );
         assert_eq!((sent.frames, sent.rings_sound), (flow.count, true), "{sent}");
+        if got.frames != flow.count {
+            let said = self.say("show port xstats all")?;
+            said.lines().filter(|line| !line.ends_with(": 0")).for_each(|line| println!("{line}"));
+        }
         assert_eq!((got.frames, got.lost, got.corrupt), (flow.count, 0, 0), "{got}");
         assert_eq!((got.duplicated, got.malformed, got.other_frames), (0, 0, 0), "{got}");
         assert!(flow.many || got.reordered == 0, "{got}");

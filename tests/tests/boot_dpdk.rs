@@ -67,12 +67,16 @@ fn forward(lan: &mut DpdkLan, longest: u32) -> Result<()> {
     lan.cards.clone().try_for_each(|card| lan.pass(card, flow(longest)))
 }
 
-/// Frames of 9,014 bytes, in buffers of 4,096.
+/// Frames of up to 9,014 bytes, in buffers of 4,096. A frame of several pieces for which
+/// `net_vmxnet3` has some descriptors left and too few, it drops, and says that it was sent
+/// (`tx_q0_drop_total`): so it has enough for all of a flow.
 fn jumbo(lan: &mut DpdkLan) -> Result<()> {
     lan.say_all(&["stop", "port stop all"])?;
     lan.say_of_each(&["port config mtu # 9000"])?;
+    lan.say(&format!("port config {} txq 0 ring_size 4096", VMXNET3 - lan.cards.start))?;
     lan.say_all(&["port start all", "start"])?;
-    forward(lan, LONGEST)
+    let flow = Flow { count: 1000, ..flow(LONGEST) };
+    lan.cards.clone().try_for_each(|card| lan.pass(card, flow))
 }
 
 /// UDP checksums that the sender leaves to the first NIC's device, testpmd to the second's; it
@@ -298,13 +302,12 @@ fn three_cards() -> Result<()> {
 }
 
 #[test]
-#[ignore = "open: 5 of 3,000 long frames are lost between e1000e and vmxnet3, why is not known"]
 fn long_frames() -> Result<()> {
     all(0..CARDS.len(), ONE_QUEUE, &[("jumbo frames", jumbo)])
 }
 
 #[test]
-#[ignore = "open: these chapters were tried by hand, but TCP, and not yet by this test"]
+#[ignore = "open: checksums pass, the rest was not seen to its end"]
 fn tcp_restarts_and_link() -> Result<()> {
     let chapters: [Chapter; 4] =
         [("checksums", checksums), ("TCP", tcp), ("restarts", restarts), ("link", link)];
@@ -312,7 +315,7 @@ fn tcp_restarts_and_link() -> Result<()> {
 }
 
 #[test]
-#[ignore = "open: queues were tried by hand, the rest not yet"]
+#[ignore = "open: queues and checksums pass, the rest was not seen to its end"]
 fn vmxnet3_with_four_queues() -> Result<()> {
     all(
         VMXNET3..VMXNET3 + 1,
@@ -330,8 +333,12 @@ fn vmxnet3_with_four_queues() -> Result<()> {
 /// Flows are spread over the queues, and each queue's frames leave by its pair; a table that names
 /// one queue sends all to it.
 fn queues(lan: &mut DpdkLan) -> Result<()> {
-    let all_to_3: Vec<_> = (0..64).map(|n| format!("({n},3)")).collect();
-    let all_to_3 = format!("port config 0 rss reta {}", all_to_3.join(","));
+    // A word of testpmd's has 127 characters at most.
+    let sixteen = |first| {
+        let entries: Vec<_> = (first..first + 16).map(|n| format!("({n},3)")).collect();
+        format!("port config 0 rss reta {}", entries.join(","))
+    };
+    let all_to_3 = [0, 16, 32, 48].map(sixteen).join("\n");
     for (command, least) in [("show port info 0", 1), (&all_to_3, 0)] {
         lan.say(command)?;
         let before = each_queue(lan)?;

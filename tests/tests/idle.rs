@@ -1,5 +1,4 @@
-//! A switch with 100 guests, a TAP device and a stream peer, all connected and silent, uses no CPU
-//! time at all.
+//! A switch with 100 guests, a TAP device and a stream peer, all connected and silent, sleeps.
 
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
@@ -11,6 +10,8 @@ use vmlan_tests::{LanHost, NetNs, Result, Switch};
 
 const GUESTS: u8 = 100;
 const SILENCE: Duration = Duration::from_secs(10);
+/// What a few wake-ups cost nowhere, and somebody who does not sleep soon uses.
+const LITTLE: Duration = Duration::from_millis(100);
 
 #[test]
 fn a_hundred_silent_ports_cost_nothing() -> Result<()> {
@@ -49,17 +50,15 @@ fn a_hundred_silent_ports_cost_nothing() -> Result<()> {
     });
     assert!(all_up, "all ports are up: {stats}");
     std::thread::sleep(Duration::from_millis(500));
-    // A tick is 10 ms, which would hide a thread that wakes up often and does little.
-    let nothing = |used: &Cpu, _| used.ticks + used.thread_ticks == 0 && used.runs <= 20;
+    let nothing = |used: &Cpu, _| used.wakeups <= 20 && used.time < LITTLE;
     let (used, time) = usage::least(switch.pid(), SILENCE, nothing);
     println!(
-        "{} ports, {time:.1?} of silence: {} ticks, {} ns in {} runs",
+        "{} ports, {time:.1?} of silence: {} wake-ups, {:.1?} of a CPU",
         ports.len(),
-        used.ticks,
-        used.nanos,
-        used.runs
+        used.wakeups,
+        used.time
     );
-    assert!(nothing(&used, time), "ticks of the process, of its threads, wake-ups: {used:?}");
+    assert!(nothing(&used, time), "{used:?}");
     // And it was asleep, not dead.
     let got = guests[1].receive(|_, _| {});
     guests[0].send_next(0xee, 2, vmlan_tests::numbered::Sizes { least: 60, most: 60 });

@@ -40,7 +40,7 @@ pub fn run_time(pid: u32) -> Option<Duration> {
     for thread in read_dir(format!("/proc/{pid}/task")).ok()?.flatten() {
         // A thread that ends meanwhile is not a living one.
         let Ok(sched) = read_to_string(thread.path().join("schedstat")) else { continue };
-        sum += Duration::from_nanos(on_cpu(&sched)?.0);
+        sum += Duration::from_nanos(on_cpu(&sched)?);
     }
     Some(sum)
 }
@@ -54,35 +54,21 @@ pub fn sleeps(pid: u32) -> Option<u64> {
     Some(all.map(|text| field(&text, "voluntary_ctxt_switches:")).sum())
 }
 
-/// What a process has used of the CPU, in each way that the kernel counts it.
+/// What the threads of a process, those that still run, have used of the CPU: to the nanosecond,
+/// for in ticks of 10 ms a microsecond can be a whole one; and in times that they went to sleep of
+/// their own accord, not in times that they were put on a CPU, which neighbours can take away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cpu {
-    /// Clock ticks in user mode and in the kernel, of all threads, living and gone: `stat`.
-    pub ticks: u64,
-    /// The same, summed over the living threads one by one.
-    pub thread_ticks: u64,
-    /// Times that a living thread was put on a CPU: `schedstat`.
-    pub runs: u64,
-    /// Nanoseconds that living threads were on a CPU: `schedstat`.
-    pub nanos: u64,
+    /// On a CPU.
+    pub time: Duration,
+    /// Times that one went to sleep: as often it was woken.
+    pub wakeups: u64,
 }
 
 impl Cpu {
     /// Of process `pid` so far; `None` if it is gone.
     pub fn of(pid: u32) -> Option<Self> {
-        let total = |stat: &str| ticks(stat).map_or(0, |(user, system)| user + system);
-        let stat = read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        let mut sum = Self { ticks: total(&stat), thread_ticks: 0, runs: 0, nanos: 0 };
-        for thread in read_dir(format!("/proc/{pid}/task")).ok()?.flatten() {
-            // A thread that ends meanwhile is not a living one.
-            let read = |name: &str| read_to_string(thread.path().join(name)).ok();
-            let Some((stat, sched)) = read("stat").zip(read("schedstat")) else { continue };
-            let (nanos, runs) = on_cpu(&sched)?;
-            sum.thread_ticks += total(&stat);
-            sum.nanos += nanos;
-            sum.runs += runs;
-        }
-        Some(sum)
+        Some(Self { time: run_time(pid)?, wakeups: sleeps(pid)? })
     }
 }
 
@@ -110,11 +96,10 @@ pub fn least(
         let (before, since) = (cpu(pid), Instant::now());
         std::thread::sleep(silence);
         let (after, time) = (cpu(pid), since.elapsed());
+        // A thread that has ended takes what it used along.
         let used = Cpu {
-            ticks: after.ticks - before.ticks,
-            thread_ticks: after.thread_ticks - before.thread_ticks,
-            runs: after.runs - before.runs,
-            nanos: after.nanos - before.nanos,
+            time: after.time.saturating_sub(before.time),
+            wakeups: after.wakeups.saturating_sub(before.wakeups),
         };
         tries -= 1;
         if little(&used, time) || tries == 0 {
@@ -221,11 +206,10 @@ fn family_ticks(stat: &str) -> Option<u64> {
     (all.len() == 4).then(|| all.iter().sum())
 }
 
-/// Time on the CPU and number of slices; between them the time in the queue
+/// Time on the CPU, before that in the queue and the number of slices
 /// (Documentation/scheduler/sched-stats.rst).
-fn on_cpu(schedstat: &str) -> Option<(u64, u64)> {
-    let mut fields = schedstat.split_whitespace();
-    Some((fields.next()?.parse().ok()?, fields.nth(1)?.parse().ok()?))
+fn on_cpu(schedstat: &str) -> Option<u64> {
+    schedstat.split_whitespace().next()?.parse().ok()
 }
 
 /// Columns: user nice system idle iowait irq softirq steal guest guest_nice.
@@ -250,8 +234,8 @@ mod tests {
         assert_eq!(ticks("42 (short"), None);
         assert_eq!(family_ticks(stat), Some(168));
         assert_eq!(family_ticks("42 (a) S 1 2"), None);
-        assert_eq!(on_cpu("700 800 9\n"), Some((700, 9)));
-        assert_eq!(on_cpu("700"), None);
+        assert_eq!(on_cpu("700 800 9\n"), Some(700));
+        assert_eq!(on_cpu(""), None);
     }
 
     #[test]
