@@ -13,6 +13,9 @@ fn ports(dir: &std::path::Path, options: &[&str]) -> Vec<String> {
     options.iter().map(|&option| option.to_owned()).chain(ports).collect()
 }
 
+/// How a switch ends, and with which code.
+type End = fn(&mut Switch) -> Result<Option<i32>>;
+
 #[test]
 fn frames_pass_again_after_kill_9() -> Result<()> {
     let dir = tempfile::tempdir().expect("a directory");
@@ -103,7 +106,7 @@ fn a_supervised_switch_comes_back_by_itself() -> Result<()> {
         assert!(settles(|| !lives()), "it has outlived its supervisor");
         Ok(None)
     };
-    let ends: [fn(&mut Switch) -> Result<Option<i32>>; 2] = [Switch::terminate, killed];
+    let ends: [End; 2] = [Switch::terminate, killed];
     for end in ends {
         pass(&mut sends, &mut receives, first, 500);
         end(&mut switch)?;

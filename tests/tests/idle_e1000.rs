@@ -1,11 +1,14 @@
-//! 100 connected and silent e1000 guests: with trapped doorbells the switch sleeps. With
+//! 100 connected and silent guests of each chip: with trapped doorbells the switch sleeps. With
 //! mapped ones a worker looks at them by timer; what that costs is printed, and does not grow with
 //! wake-ups for each port.
 
 use std::time::Duration;
 
+use vmlan_driver::chip::Chip;
+use vmlan_driver::e1000::{Intel, Intel82574};
+use vmlan_driver::vmxnet3::Vmware;
 use vmlan_driver::wait::{Interest, Wake};
-use vmlan_tests::chip_guest::E1000Guest;
+use vmlan_tests::chip_guest::ChipGuest;
 use vmlan_tests::exchange::TestGuest;
 use vmlan_tests::numbered::{Progress, Sizes};
 use vmlan_tests::usage::{self, Cpu};
@@ -16,9 +19,9 @@ const SILENCE: Duration = Duration::from_secs(5);
 const SHORT: Sizes = Sizes { least: 60, most: 60 };
 
 /// A switch with guests that have all spoken, and what each second of silence costs it.
-struct Silent {
+struct Silent<C: Chip> {
     switch: Switch,
-    guests: Vec<E1000Guest<VfioBus>>,
+    guests: Vec<ChipGuest<C, VfioBus>>,
     _dir: tempfile::TempDir,
 }
 
@@ -34,17 +37,16 @@ fn cost(used: &Cpu, time: Duration) -> Cost {
     Cost { percent: used.time.as_secs_f64() / time.as_secs_f64() * 100.0, wakeups }
 }
 
-impl Silent {
-    fn new(count: u8, keys: &str) -> Result<Self> {
+impl<C: Chip> Silent<C> {
+    /// `ways`: how every other one is driven.
+    fn new(count: u8, keys: &str, ways: [&str; 2]) -> Result<Self> {
         let dir = tempfile::tempdir().unwrap();
         let socket = |n| dir.path().join(format!("g{n}.sock"));
-        let ports: Vec<_> = (0..count)
-            .map(|n| format!("g{n}=vfio-user:{},model=e1000{keys}", socket(n).display()))
-            .collect();
+        let ports: Vec<_> =
+            (0..count).map(|n| format!("g{n}=vfio-user:{},{keys}", socket(n).display())).collect();
         let switch = Switch::start(dir.path(), None, &ports)?;
-        let ways = [",size=64", ",size=64,irq=msi,itr=500,rdtr=100,tidv=100"];
         let mut guests: Vec<_> = (0..count)
-            .map(|n| E1000Guest::connect(&socket(n), n, ways[usize::from(n % 2)]))
+            .map(|n| ChipGuest::connect(&socket(n), n, ways[usize::from(n % 2)]))
             .collect();
         // They have all spoken, so every ring and every address has been in use.
         for guest in &mut guests {
@@ -93,37 +95,50 @@ impl Silent {
     }
 }
 
-#[test]
-fn a_hundred_silent_trapped_ports_cost_nothing() -> Result<()> {
-    let mut silent = Silent::new(100, "")?;
+/// Moderated or not.
+const OF_INTEL: [&str; 2] = [",size=64", ",size=64,irq=msi,itr=500,rdtr=100,tidv=100"];
+
+fn a_hundred_cost_nothing<C: Chip>(keys: &str, ways: [&str; 2]) -> Result<()> {
+    let mut silent = Silent::<C>::new(100, keys, ways)?;
     let stats = silent.switch.stats()?;
     let up = stats["ports"].as_array().into_iter().flatten().filter(|port| port["up"] == true);
     assert_eq!(up.count(), 100, "all ports are up: {stats}");
     // What a few wake-ups cost nowhere, and somebody who does not sleep soon uses.
     let Cost { percent, wakeups } = silent.cost(Cost { percent: 1.0, wakeups: 2.0 });
-    println!("100 trapped ports: {percent:.4} % of a core, {wakeups:.1} wake-ups/s");
+    println!("100 trapped ports, {keys}: {percent:.4} % of a core, {wakeups:.1} wake-ups/s");
+    silent.assert_awakes()
+}
+
+#[test]
+fn a_hundred_silent_trapped_ports_cost_nothing() -> Result<()> {
+    a_hundred_cost_nothing::<Intel>("model=e1000", OF_INTEL)?;
+    a_hundred_cost_nothing::<Intel82574>("model=e1000e", [",size=64", ",size=64,irq=intx"])?;
+    a_hundred_cost_nothing::<Vmware>("model=vmxnet3", [",size=64", ",size=64,irq=intx"])
+}
+
+fn cost_one_wakeup_for_all<C: Chip>(count: u8, keys: &str, ways: [&str; 2]) -> Result<()> {
+    let mut silent = Silent::<C>::new(count, keys, ways)?;
+    // One look for all in each interval, however many they are; fewer where the machine has no time
+    // for more.
+    let Cost { percent, wakeups } = silent.cost(Cost { percent: 100.0, wakeups: 1100.0 });
+    println!("{count} mapped ports, {keys}: {percent:.2} % of a core, {wakeups:.0} wake-ups/s");
+    assert!(wakeups >= 1.0, "nobody looks");
     silent.assert_awakes()
 }
 
 #[test]
 fn silent_mapped_ports_cost_one_wakeup_for_all() -> Result<()> {
-    for count in [1, 100] {
-        let mut silent = Silent::new(count, ",doorbell=mapped,poll_idle=1ms")?;
-        // One look for all in each interval, however many they are; fewer where the machine has no
-        // time for more.
-        let Cost { percent, wakeups } = silent.cost(Cost { percent: 100.0, wakeups: 1100.0 });
-        println!(
-            "{count} mapped ports, poll_idle=1ms: {percent:.2} % of a core, {wakeups:.0} wake-ups/s"
-        );
-        assert!(wakeups >= 1.0, "nobody looks");
-        silent.assert_awakes()?;
-    }
-    Ok(())
+    let keys = "model=e1000,doorbell=mapped,poll_idle=1ms";
+    cost_one_wakeup_for_all::<Intel>(1, keys, OF_INTEL)?;
+    cost_one_wakeup_for_all::<Intel>(100, keys, OF_INTEL)?;
+    let keys = "model=vmxnet3,doorbell=mapped,poll_idle=1ms";
+    cost_one_wakeup_for_all::<Vmware>(100, keys, [",size=64", ",size=64,irq=intx"])
 }
 
 #[test]
 fn a_longer_interval_costs_less() -> Result<()> {
-    let mut silent = Silent::new(10, ",doorbell=mapped,poll_idle=20ms")?;
+    let mapped = "model=e1000,doorbell=mapped,poll_idle=20ms";
+    let mut silent = Silent::<Intel>::new(10, mapped, OF_INTEL)?;
     let Cost { percent, wakeups } = silent.cost(Cost { percent: 100.0, wakeups: 60.0 });
     println!("10 mapped ports, poll_idle=20ms: {percent:.3} % of a core, {wakeups:.0} wake-ups/s");
     silent.assert_awakes()

@@ -45,7 +45,6 @@ pub fn run(
                 ports.looked();
                 ports.hear_gateways();
                 ports.follow_links();
-                ports.keep();
                 clock.start();
             }
             Next::Action(Action::HolderGone) => {
@@ -62,6 +61,7 @@ pub fn run(
         clock.forget_after(ports.forget_departed());
         clock.look(ports);
         clock.announce_after(ports.announce());
+        clock.keep_after(ports.keep());
     }
 }
 
@@ -163,6 +163,7 @@ struct AgeingTimer {
     look: Option<Instant>,
     /// When to announce a guest next.
     announce: Option<Instant>,
+    keep: Option<Instant>,
 }
 
 impl AgeingTimer {
@@ -173,6 +174,7 @@ impl AgeingTimer {
             forget: None,
             look: None,
             announce: None,
+            keep: None,
         }
     }
 
@@ -194,10 +196,16 @@ impl AgeingTimer {
         self.announce = wait.map(|wait| Instant::now() + wait);
     }
 
+    fn keep_after(&mut self, wait: Option<Duration>) {
+        self.keep = wait.map(|wait| Instant::now() + wait);
+    }
+
     /// What happens next.
     fn wait(&self, actions: &Receiver<Action>) -> Next {
-        let Some(next) =
-            [self.next, self.forget, self.look, self.announce].into_iter().flatten().min()
+        let Some(next) = [self.next, self.forget, self.look, self.announce, self.keep]
+            .into_iter()
+            .flatten()
+            .min()
         else {
             return actions.recv().map_or(Next::Hangup, Next::Action);
         };

@@ -129,9 +129,10 @@ impl Ports {
         self.holding.forget_unclaimed();
     }
 
-    /// Devices of the host may have been made anew: has those held that there are.
-    pub fn keep(&mut self) {
-        self.entries.iter_mut().for_each(|entry| entry.opened.keep());
+    /// Devices of the host may have been made anew, and leases given: has those held that there
+    /// are. Says when it has to be called again.
+    pub fn keep(&mut self) -> Option<Duration> {
+        self.entries.iter_mut().filter_map(|entry| entry.opened.keep()).min()
     }
 
     /// Ends ports that are held so that the next switch goes on with them exactly. Other ports are

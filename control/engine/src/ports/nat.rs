@@ -10,6 +10,7 @@ mod setup;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use vmlan_attach::vhost_user;
 use vmlan_config::address::PortName;
@@ -132,16 +133,22 @@ impl Nat {
             }
         }
         if changed {
-            self.keep();
+            self.have_changed();
         }
         changed
     }
 
     /// The next gateway, and that of the next switch, are to know the leases.
-    fn keep(&mut self) {
-        let leases: Vec<_> = self.leases.values().cloned().collect();
-        self.kept.iter_mut().for_each(|kept| kept.put(&leases));
-        self.link.keep(leases);
+    fn have_changed(&mut self) {
+        self.kept.iter_mut().for_each(|kept| kept.changed(Instant::now()));
+        self.link.keep(self.leases.values().cloned().collect());
+    }
+
+    /// Has the leases held for the next switch, if they have changed. Says when it has to be called
+    /// again.
+    pub(super) fn keep(&mut self) -> Option<Duration> {
+        let leases = || self.leases.values().cloned().collect();
+        self.kept.as_mut().and_then(|kept| kept.keep(Instant::now(), leases))
     }
 
     /// The LAN's addresses of IPv6.
@@ -179,7 +186,7 @@ impl Nat {
         let had = self.leases.remove(&ip).is_some();
         if had {
             self.link.tell(&ToGateway::Forget(ip));
-            self.keep();
+            self.have_changed();
         }
         had
     }
@@ -213,7 +220,8 @@ impl Nat {
 
     /// Leaves them to the next switch; otherwise as [`Nat::close`].
     pub(super) fn hand_over(&mut self) {
-        self.kept = None;
+        let leases = || self.leases.values().cloned().collect();
+        self.kept.take().into_iter().for_each(|kept| kept.hand_over(leases));
         self.close();
     }
 

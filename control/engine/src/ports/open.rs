@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use vmlan_attach::{Files, vfio_user, vhost_user};
 use vmlan_frame::{Changed, Mirror, Port, error_chain};
@@ -120,12 +121,9 @@ impl Opened {
                 opened.map(Self::Nic).map_err(|e| error_chain(&e))
             }
             Spec::Tap(spec) => {
-                let config = tap::Config {
-                    label,
-                    queues: spec.queues,
-                    offload: spec.offload,
-                    ..tap::Config::new(address.place())
-                };
+                let (queues, offload) = (spec.queues, spec.offload);
+                let plain = tap::Config::new(address.place());
+                let config = tap::Config { label, queues, offload, ..plain };
                 HeldTap::open(config, holding, changed.clone()).map(Self::Tap)
             }
             Spec::Packet(_) => {
@@ -149,8 +147,8 @@ impl Opened {
             Spec::Nat(spec) => {
                 // What the LAN's links carry it is told when it takes part.
                 let wanted = gateways.wanted(address, spec, None)?;
-                let nat = Nat::open(name, &wanted, gateways.host, holding, changed);
-                nat.map(Box::new).map(Self::Nat)
+                Nat::open(name, &wanted, gateways.host, holding, changed)
+                    .map(|n| Self::Nat(n.into()))
             }
             Spec::Pcap(spec) => {
                 let plain = pcap::Config::new(path);
@@ -257,10 +255,16 @@ impl Opened {
         }
     }
 
-    /// Has held what it has now, if that is something else than before.
-    pub(super) fn keep(&mut self) {
-        if let Self::Tap(p) = self {
-            p.keep();
+    /// Has held what it has now, if that is something else than before. Says when it has to be
+    /// called again.
+    pub(super) fn keep(&mut self) -> Option<Duration> {
+        match self {
+            Self::Tap(p) => {
+                p.keep();
+                None
+            }
+            Self::Nat(p) => p.keep(),
+            _ => None,
         }
     }
 

@@ -182,7 +182,7 @@ fn a_full_store_refuses_what_is_new_and_replaces_what_it_has() {
     assert!(matches!(store.put(&long, &[], b""), Err(HoldError::Io(Errno::NAMETOOLONG))));
     let many = vec![0; (32 << 10) + 1];
     assert!(matches!(store.put("3", &[], &many), Err(HoldError::Io(Errno::TOOBIG))));
-    let files = [const { () }; 253].map(|()| file("f"));
+    let files: [_; 253] = std::array::from_fn(|_| file("f"));
     let fds: Vec<_> = files.iter().map(AsFd::as_fd).collect();
     store.put("3", &fds, &many[1..]).unwrap();
     store.put("3", &fds, &many[1..]).unwrap();
