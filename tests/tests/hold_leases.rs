@@ -2,6 +2,7 @@
 //! not given to another one. Without that it is.
 
 use std::path::Path;
+use std::time::Duration;
 
 use etherparse::PacketBuilder;
 use serde_json::Value;
@@ -43,7 +44,7 @@ fn lease(guest: &mut VirtioGuest, nic: u8) -> [u8; 4] {
                     let is = dhcp.windows(3).any(|option| option == [53, 1, answer]);
                     given = given.or(is.then(|| dhcp[16..20].try_into().expect("an address")));
                 });
-                std::thread::sleep(std::time::Duration::from_millis(1));
+                std::thread::sleep(Duration::from_millis(1));
                 given.is_some()
             }),
             "guest {nic} gets no address"
@@ -78,7 +79,11 @@ fn an_address_is_not_given_twice() -> Result<()> {
         assert_eq!(known.len(), 1, "{known:?}");
         for round in 2..=4 {
             match round {
-                2 | 4 => switch.kill9(),
+                2 | 4 => {
+                    // What has changed in the last second may be lost.
+                    std::thread::sleep(Duration::from_secs(2));
+                    switch.kill9();
+                }
                 _ => assert_eq!(switch.terminate()?, Some(0)),
             }
             drop(guest);

@@ -102,7 +102,7 @@ fn what_is_wrong_at_the_first_start_is_said_once() {
     fails(&[&switch[..], &["vm1=vhost-user:/tmp/a,colour=red"]].concat(), 2, &["colour"]);
     let none = [&switch[..], &["vm1=vhost-user:/tmp/none/here/a.sock"]].concat();
     fails(&none, 1, &["port vm1: "]);
-    fails(&["switch", "--api", &api, "--supervised"], 1, &["only `vmlan switch --supervise`"]);
+    fails(&["switch", "--api", &api, "--supervised"], 1, &["only `vmlan", "switch --supervise`"]);
     fails(&[&switch[..], &["--while-held"]].concat(), 2, &["cannot be used with"]);
     let service = Command::new(VMLAN).args(switch).env("NOTIFY_SOCKET", "/nowhere").output();
     let service = service.unwrap();

@@ -53,7 +53,8 @@ impl HeldTap {
 
     /// Has the queues held that there are now.
     pub(super) fn keep(&mut self) {
-        let (Some(hold), (queues, version)) = (&self.hold, self.tap.queues()) else { return };
+        let Some(hold) = &self.hold else { return };
+        let (queues, version) = self.tap.queues();
         if self.kept.0 == version {
             return;
         }

@@ -151,6 +151,12 @@ impl Nat {
         self.kept.as_mut().and_then(|kept| kept.keep(Instant::now(), leases))
     }
 
+    /// Has all that has changed held at once: nobody can ask for that without end.
+    fn flush(&mut self) {
+        let leases = || self.leases.values().cloned().collect();
+        self.kept.iter_mut().for_each(|kept| kept.flush(leases));
+    }
+
     /// The LAN's addresses of IPv6.
     pub(super) fn network6(&self) -> Option<Network6> {
         self.setup.network6
@@ -187,6 +193,8 @@ impl Nat {
         if had {
             self.link.tell(&ToGateway::Forget(ip));
             self.have_changed();
+            // Before it is answered.
+            self.flush();
         }
         had
     }
@@ -220,8 +228,8 @@ impl Nat {
 
     /// Leaves them to the next switch; otherwise as [`Nat::close`].
     pub(super) fn hand_over(&mut self) {
-        let leases = || self.leases.values().cloned().collect();
-        self.kept.take().into_iter().for_each(|kept| kept.hand_over(leases));
+        self.flush();
+        self.kept = None;
         self.close();
     }
 

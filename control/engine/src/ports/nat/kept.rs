@@ -58,9 +58,9 @@ impl KeptLeases {
         None
     }
 
-    /// Has those held that are not yet.
-    pub(super) fn hand_over(mut self, leases: impl FnOnce() -> Vec<Lease>) {
-        if self.due.is_some() {
+    /// Has those held at once that are not yet.
+    pub(super) fn flush(&mut self, leases: impl FnOnce() -> Vec<Lease>) {
+        if self.due.take().is_some() {
             self.put(&leases());
         }
     }
@@ -175,7 +175,7 @@ mod tests {
         assert_eq!(kept.keep(at(9_000), || panic!("nothing has changed")), None);
         assert_eq!(puts(), 5);
         kept.changed(at(4_001));
-        kept.hand_over(|| vec![lease(2)]);
+        kept.flush(|| vec![lease(2)]);
         assert_eq!(puts(), 6, "the last one is not left out");
     }
 
