@@ -43,7 +43,7 @@ const WAIT: Duration = Duration::from_millis(100);
 /// This process ends as the last one did.
 ///
 /// # Errors
-/// There cannot be any.
+/// A service manager has started this process, or signals cannot be handled.
 pub(crate) fn run(settings: &Settings) -> Result<(), Failure> {
     if systemd::has_started_this() {
         return Err(Failure::Usage(
@@ -65,7 +65,7 @@ pub(crate) fn run(settings: &Settings) -> Result<(), Failure> {
 /// end later.
 ///
 /// # Errors
-/// There is none.
+/// Its parent is not at its standard input: it has no supervisor.
 pub(crate) fn depend(serving: bool) -> Result<(), Failure> {
     let failed = || Failure::Failed(format!("{OPTION}: only `vmlan switch --supervise` gives it"));
     let signal = if serving { Signal::TERM } else { Signal::KILL };

@@ -126,6 +126,11 @@ impl Tap {
         self.0.mtu()
     }
 
+    /// Another number when [`Tap::queues`] has changed.
+    pub fn version(&self) -> u64 {
+        self.0.port.link.version()
+    }
+
     /// What it is attached by, and a number that is another one when that has changed. As long as
     /// somebody has duplicates, the device stays as it is.
     pub fn queues(&self) -> (Vec<Arc<OwnedFd>>, u64) {

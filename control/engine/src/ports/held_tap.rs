@@ -53,11 +53,11 @@ impl HeldTap {
 
     /// Has the queues held that there are now.
     pub(super) fn keep(&mut self) {
-        let Some(hold) = &self.hold else { return };
-        let (queues, version) = self.tap.queues();
-        if self.kept.0 == version {
+        // Looked at often: the queues have a lock that a worker wants.
+        let Some(hold) = self.hold.as_ref().filter(|_| self.kept.0 != self.tap.version()) else {
             return;
-        }
+        };
+        let (queues, version) = self.tap.queues();
         let fds: Vec<_> = queues.iter().map(|queue| queue.as_fd()).collect();
         let done = match fds.is_empty() {
             true => Err("there is no device".to_owned()),
@@ -99,7 +99,7 @@ impl HeldTap {
         if self.is_held() {
             let held = match &self.kept {
                 (_, Err(why)) => format!("no: {why}"),
-                (kept, Ok(())) if *kept != self.tap.queues().1 => "not yet".to_owned(),
+                (kept, Ok(())) if *kept != self.tap.version() => "not yet".to_owned(),
                 _ => "yes".to_owned(),
             };
             details.push(("held", held));

@@ -254,12 +254,11 @@ impl TransmitSide<Vmxnet3> for Senders {
         if !on {
             return false;
         }
+        if chip.mapped {
+            return self.used().fold(false, |any, queue| any | queue.waiting(chip));
+        }
         let (mut more, mut later) = (false, false);
         for (index, queue) in self.queues.iter_mut().take(self.count).enumerate() {
-            if chip.mapped {
-                more |= queue.waiting(chip);
-                continue;
-            }
             let Some(words) = queue.ring.words() else { continue };
             if std::mem::replace(&mut queue.ring.asked, true) {
                 more |= queue.waiting(chip);

@@ -168,15 +168,19 @@ impl Station {
              echo start > pgctrl 2> /dev/null &"
         ))?;
         std::thread::sleep(warm_up);
-        let (begin, got, before) = (Instant::now(), self.arrived()?, self.counts()?);
+        let mut look = || Ok::<_, Failure>((Instant::now(), self.arrived()?, self.counts()?));
+        let begin = look();
         std::thread::sleep(time);
-        let (took, more, after) = (begin.elapsed(), self.arrived()?, self.counts()?);
+        let end = look();
+        // Whatever was seen: it would disturb the next cell.
         let stop = "cd /proc/net/pktgen && echo stop > pgctrl && cat eth0";
         let said = self.guests.first_mut().map(|guest| guest.sh(stop)).transpose()?;
         let said = said.unwrap_or_default();
         let rate = said.split_whitespace().find_map(|word| word.strip_suffix("pps"));
         let sent = rate.and_then(|pps| pps.parse::<f64>().ok());
         let heard = || HarnessError::Garbled { what: "pktgen".into(), heard: said.clone() };
+        let ((begin, got, before), (end, more, after)) = (begin?, end?);
+        let took = end - begin;
         let value = to_f64(more.saturating_sub(got)) / took.as_secs_f64() / 1000.0;
         if value <= 0.0 {
             return Err(Failure::Failed("nothing arrived".into()));
