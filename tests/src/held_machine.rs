@@ -1,6 +1,7 @@
 //! A machine whose VM outlives the switch: its NIC is set up again and again, by drivers on one
 //! bus.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -86,7 +87,15 @@ impl Machine {
     /// # Panics
     /// If it cannot.
     pub fn new(path: &std::path::Path, id: u8) -> Self {
-        let address = address(Model::E1000, path, "");
+        Self::with(path, id, "")
+    }
+
+    /// With further keys of its address: `,csb=on`.
+    ///
+    /// # Panics
+    /// If it cannot.
+    pub fn with(path: &std::path::Path, id: u8, keys: &str) -> Self {
+        let address = address(Model::E1000, path, keys);
         let ram = make_ram(&address.driver).expect("RAM");
         let bus = VfioBus::connect(&address, &ram, STALL).expect("a port");
         Self { id, options: address.driver, ram, bus }
@@ -120,13 +129,33 @@ impl Machine {
 /// # Panics
 /// If they do not.
 pub fn pass(from: &mut Nic<'_>, to: &mut Nic<'_>, first: u64, count: u64) {
-    let (mut sent, mut got) = (first, first);
+    assert_eq!(pass_while(from, to, first..first + count, |_| 0), 0);
+}
+
+/// Frames of one batch: no more come again after a death.
+const BATCH: u64 = 256;
+
+/// Passes frames with these numbers. `happens`, told how many were sent, says how often the switch
+/// has died since the last call. They arrive in order; each death allows one step back. Returns how
+/// many steps there were.
+///
+/// # Panics
+/// If they do not.
+pub fn pass_while(
+    from: &mut Nic<'_>,
+    to: &mut Nic<'_>,
+    numbers: Range<u64>,
+    mut happens: impl FnMut(u64) -> u32,
+) -> u32 {
+    let Range { start, end } = numbers;
+    let (mut sent, mut got, mut most) = (start, start, start);
+    let (mut deaths, mut steps) = (0, 0);
     let mut batch: Batch<_> = to.batch();
     let mut bytes = vec![0; 2048];
     let numbered = |n| frame(mac(2, 0), mac(1, 0), n, 60);
     let arrived = settles(|| {
         // No more than there is room for: what a full receiver does not take is dropped.
-        while sent < (first + count).min(got + 64) && (from.free_slots() > 0 || from.reap() > 0) {
+        while sent < end.min(most + 64) && (from.free_slots() > 0 || from.reap() > 0) {
             let Some(slot) = from.next() else { break };
             from.set_offload(slot, Offload::default());
             from.write(slot, 0, &numbered(sent));
@@ -134,14 +163,23 @@ pub fn pass(from: &mut Nic<'_>, to: &mut Nic<'_>, first: u64, count: u64) {
             sent += 1;
         }
         from.flush();
+        deaths += happens(sent);
         to.poll(&mut batch, usize::MAX);
         for one in batch.frames() {
             let len = to.read(*one, 0, &mut bytes);
-            assert_eq!(bytes[..len], numbered(got), "frame {got}");
+            if bytes[..len] != numbered(got) {
+                let before = (got.saturating_sub(BATCH)..got).rev();
+                let again = { before }.find(|n| bytes[..len] == numbered(*n));
+                got = again.unwrap_or_else(|| panic!("not frame {got}"));
+                assert!(deaths > 0, "frame {got} comes again, of {most}");
+                (deaths, steps) = (deaths - 1, steps + 1);
+            }
             got += 1;
+            most = most.max(got);
         }
         to.release(&mut batch);
-        got == first + count
+        got == end
     });
-    assert!(arrived, "frame {got} of {first} + {count} does not arrive");
+    assert!(arrived, "frame {got} of {start}..{end} does not arrive");
+    steps
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use vmlan_frame::{Batch, Counters, NicCounters, Offloads, Sink};
 use vmlan_nic::chip::{Fault, Host, Layout, Nic, PciFunction, Space, StateError};
-use vmlan_ram::Map;
+use vmlan_ram::{Map, Window};
 
 use crate::random::Random;
 use crate::steps::Make;
@@ -148,6 +148,15 @@ impl PciFunction for Successors {
     }
     fn restore(&self, state: &[u8]) -> Result<(), StateError> {
         self.call().chip.restore(state)
+    }
+    fn hold(&self, memory: Window) -> bool {
+        self.call().chip.hold(memory)
+    }
+    fn note(&self) {
+        self.call().chip.note();
+    }
+    fn revive(&self, remains: &[u8], mapped: bool) -> Result<(), StateError> {
+        self.call().chip.revive(remains, mapped)
     }
 }
 

@@ -40,9 +40,10 @@ fn frames_pass_again_after_kill_9_and_after_a_restart() -> Result<()> {
             switch.kill9();
         }
         switch.restart()?;
-        assert!(a.is_reset() && b.is_reset());
+        assert!(!a.is_reset() && !b.is_reset());
         switch.answering()?;
-        assert_eq!(list(&switch)?.matches("with a reset chip").count(), 2, "{}", list(&switch)?);
+        let how = "as it was when its switch was killed";
+        assert_eq!(list(&switch)?.matches(how).count(), 2, "{}", list(&switch)?);
         assert_eq!(manager.kept().len(), 4, "two descriptors for each port");
         // Until the next may die, too.
         std::thread::sleep(std::time::Duration::from_millis(1500));

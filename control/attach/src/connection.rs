@@ -50,6 +50,11 @@ pub trait Framing {
         false
     }
 
+    /// A message with several effects, which is not to be carried out again if that was begun.
+    fn is_once(_header: &Self::Header) -> bool {
+        false
+    }
+
     /// Parses the [`Framing::HEADER`] bytes that a message starts with: its header, and the bytes
     /// that follow.
     ///
@@ -142,6 +147,8 @@ pub struct Connection<F: Framing> {
     shown_fds: bool,
     /// What was handed out last is a control message.
     control: bool,
+    /// So many bytes of requests were carried out by the switch before.
+    done: usize,
     framing: PhantomData<F>,
 }
 
@@ -153,6 +160,7 @@ impl<F: Framing> Connection<F> {
             journal,
             shown_fds: false,
             control: false,
+            done: 0,
             buf: vec![0; F::BUFFER].into_boxed_slice(),
             start: 0,
             end: 0,
@@ -250,6 +258,9 @@ impl<F: Framing> Connection<F> {
     fn take(&mut self, header: F::Header, size: usize) -> Message<'_, F::Header> {
         let (start, end) = (self.start, self.start + size);
         self.control = self.journal.is_some() && F::is_control(&header);
+        if F::is_once(&header) {
+            self.journal.iter().for_each(|journal| journal.set_once(true));
+        }
         let ours = !self.fds.is_empty() && self.fds_end <= end;
         let fds = if ours { std::mem::take(&mut self.fds) } else { Vec::new() };
         self.start = end;
@@ -303,6 +314,7 @@ impl<F: Framing> Connection<F> {
             }
             (self.end, self.fds_end) = (taken.bytes, taken.bytes);
         }
+        self.journal.iter().for_each(|journal| journal.set_shown(self.end));
         Ok(true)
     }
 
@@ -311,6 +323,15 @@ impl<F: Framing> Connection<F> {
         (self.start, self.end, self.fds_end) = (0, 0, 0);
         (self.header, self.shown_fds, self.control) = (None, false, false);
         self.fds.clear();
+    }
+
+    /// What was handed out was carried out, and what it has changed outlives us.
+    #[inline]
+    pub fn note_done(&self) {
+        if let Some(journal) = &self.journal {
+            journal.set_done(self.start.max(self.done));
+            journal.set_once(false);
+        }
     }
 
     /// True if a message is not whole. With a journal its first part makes the socket readable, so
@@ -349,6 +370,8 @@ impl<F: Framing> Connection<F> {
         }
         let through_keeper = self.shown_fds;
         self.consume(taken, through_keeper)?;
+        self.done = self.done.saturating_sub(taken);
+        self.journal.iter().for_each(|journal| journal.set_done(self.done));
         if answered {
             self.journal.iter().for_each(Journal::taken);
         }
@@ -392,14 +415,17 @@ impl<F: Framing> Connection<F> {
     }
 
     /// Does what the switch that has died had still to do: sends the rest of its replies, takes
-    /// what they answer.
+    /// what they answer. Returns how many bytes of requests follow that it has carried out.
     ///
     /// # Errors
     /// [`ConnectionError`]: it is unknown how far it was, or as [`Connection::finish`].
-    pub fn recover(&mut self, waker: &Waker) -> Result<(), ConnectionError> {
-        let Some(journal) = &self.journal else { return Ok(()) };
+    pub fn recover(&mut self, waker: &Waker) -> Result<usize, ConnectionError> {
+        let Some(journal) = &self.journal else { return Ok(0) };
         match journal.phase()? {
-            Phase::Idle => journal.begin_anew(),
+            Phase::Idle => {
+                self.done = journal.done(peek_offset(self.sock.as_fd())?);
+                journal.begin_anew();
+            }
             Phase::Passing => return Err(ConnectionError::Unknown),
             Phase::Answered { peeked, taken } => {
                 self.deliver(journal, waker)?;
@@ -411,7 +437,7 @@ impl<F: Framing> Connection<F> {
             }
         }
         self.forget();
-        Ok(())
+        Ok(self.done)
     }
 
     /// Bytes that wait in the socket.

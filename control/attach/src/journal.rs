@@ -15,6 +15,9 @@
 //! | passing | empty | a reply with a descriptor was sent, or was not: nobody knows |
 //!
 //! Whether the requests were taken shows in the socket's place: it moves back by what was.
+//!
+//! Several requests that want no reply are taken together. The page says which of them were carried
+//! out, so that no older write follows a newer one.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -47,6 +50,11 @@ const NEXT_CONTROLS: usize = 24;
 const ALIVE: usize = 32;
 /// A word that the owner wants to be found again.
 const MEMO: usize = 40;
+/// Bytes that a peek has shown, and those of them whose requests were carried out, but not taken.
+const SHOWN: usize = 48;
+const DONE: usize = 52;
+/// A request is under way that is not to be carried out twice.
+const ONCE: usize = 56;
 /// A copy of 256 bytes that the owner wants to be found again.
 const COPY: usize = 1024;
 /// Bytes of that copy.
@@ -138,6 +146,34 @@ impl Journal {
     /// That word.
     pub fn memo(&self) -> u64 {
         self.page.u64(MEMO, Ordering::Acquire)
+    }
+
+    /// A peek has shown so many bytes. None of their requests was carried out.
+    pub fn set_shown(&self, bytes: usize) {
+        self.set(SHOWN, crate::bytes::length(bytes));
+    }
+
+    /// The requests in the first so many bytes were carried out, and what they have changed is
+    /// noted.
+    #[inline]
+    pub fn set_done(&self, bytes: usize) {
+        self.set(DONE, crate::bytes::length(bytes));
+    }
+
+    /// How many bytes of requests are in the socket that were carried out. `place`: the socket's.
+    pub fn done(&self, place: usize) -> usize {
+        let [shown, done] = [SHOWN, DONE].map(|at| crate::bytes::widen(self.u32(at)));
+        done.saturating_sub(shown.saturating_sub(place))
+    }
+
+    /// A request is under way that is not to be carried out twice, or was.
+    pub fn set_once(&self, is: bool) {
+        self.set(ONCE, is.into());
+    }
+
+    /// One is.
+    pub fn is_once(&self) -> bool {
+        self.u32(ONCE) != 0
     }
 
     /// How far the switch was that has died.

@@ -122,10 +122,15 @@ impl SharedPages {
     /// `len` bytes of zeros, a multiple of the page size; and the file they are in.
     pub fn new(len: usize) -> io::Result<(Self, OwnedFd)> {
         let file = Self::file(len)?;
+        Ok((Self::of(&file, len)?, file))
+    }
+
+    /// Those of a file.
+    pub fn of(file: &OwnedFd, len: usize) -> io::Result<Self> {
         let mapping = Mapping::new(file.as_fd(), 0, len as u64).map_err(io::Error::other)?;
         let region = Region::new(0, len as u64, 0, 0, Arc::new(mapping));
         let map = Map::new(vec![region.map_err(io::Error::other)?], None);
-        Ok((Self { map: Arc::new(map.map_err(io::Error::other)?), len }, file))
+        Ok(Self { map: Arc::new(map.map_err(io::Error::other)?), len })
     }
 
     fn file(len: usize) -> io::Result<OwnedFd> {

@@ -22,6 +22,7 @@ use vmlan_keeper::hold::{Hold, Holder};
 /// Tells this program that it is a switch, and where.
 const PLACE: &str = "VMLAN_TEST_SWITCH";
 const MAPPED: &str = "VMLAN_TEST_MAPPED";
+const CSB: &str = "VMLAN_TEST_CSB";
 const UNHELD: &str = "VMLAN_TEST_UNHELD";
 
 /// A switch with one port, until it is killed. A test only in name.
@@ -33,6 +34,7 @@ fn a_switch() {
     if std::env::var_os(MAPPED).is_some() {
         config.doorbell = Doorbell::Mapped;
     }
+    config.csb = std::env::var_os(CSB).is_some();
     let mut found = Vec::new();
     if std::env::var_os(UNHELD).is_none() {
         let holder = Holder::find(&dir.join("hold"), Duration::from_secs(60), true).unwrap();
@@ -185,9 +187,11 @@ fn all_that_a_client_has_described_is_there_after_kill_9() {
 
 #[test]
 fn the_cable_is_pulled_until_the_driver_has_set_its_chip_up() {
-    let mut switch = Switch::new(&[]);
+    let mut switch = Switch::new(&[CSB]);
     let mut raw = switch.ready();
     raw.enable();
+    // A chip with a CSB does not go on where it was.
+    raw.set(0x2830, 0x1000);
     switch.kill();
     switch.restart();
     // SLU.
@@ -342,7 +346,60 @@ fn a_switch_that_makes_way_leaves_the_chip_as_it_is() {
         raw.set(e1000::TDBAL, 0x5000);
         switch.kill();
         switch.restart();
-        assert_eq!(raw.get(e1000::TDBAL), 0, "a chip that is reset");
+        assert_eq!(raw.get(e1000::TDBAL), 0x5000);
+    }
+}
+
+/// The registers, the mask and the link are as they were; nobody resets anything. Of requests that
+/// were carried out and not taken from the socket yet none is carried out again.
+#[test]
+fn a_switch_that_is_killed_leaves_the_chip_as_it_is() {
+    for options in [&[][..], &[MAPPED]] {
+        let mut switch = Switch::new(options);
+        let mut raw = switch.ready();
+        let (ram, event) = (memfd(1 << 20), eventfd());
+        assert_eq!(raw.map(0, 0, 1 << 20, ram.as_raw_fd()), Some(0));
+        assert_eq!(raw.set_irqs(EVENTFD | TRIGGER, MSI, 1, &[event.as_raw_fd()]), Some(0));
+        raw.enable();
+        // SLU; rings that are off; what is enabled.
+        let words = [(0, 0x40), (e1000::TDLEN, 4096), (e1000::RCTL, 0x8000), (e1000::IMS, 0x9d)];
+        words.iter().for_each(|(register, value)| raw.set(*register, *value));
+        until("the link is up", || raw.get(e1000::STATUS) & 2 != 0);
+        raw.get(e1000::ICR);
+        for times in 1..=5u32 {
+            raw.set(e1000::TDBAL, times << 12);
+            // Posted, and perhaps under way.
+            for tail in 1..=200 {
+                raw.post(e1000::TDT, 200 * times + tail);
+            }
+            switch.kill();
+            count(&event);
+            switch.restart();
+            assert_eq!(raw.get(e1000::TDT), 200 * times + 200);
+            assert_eq!(raw.get(e1000::TDBAL), times << 12);
+            words.iter().for_each(|(register, value)| assert_eq!(raw.get(*register), *value));
+            assert_eq!(raw.get(e1000::STATUS) & 2, 2, "the link is as it was");
+            assert_eq!(raw.config16(4), 6);
+            until("interrupted", || count(&event) > 0);
+            assert_ne!(raw.get(e1000::ICR) & 0x81, 0, "to look at the rings");
+            let held = || switch.detail("held");
+            until("it is told", || held().contains("as it was when its switch was killed"));
+            switch.prove();
+        }
+    }
+}
+
+/// What switches die of may be what they go on with.
+#[test]
+fn a_chip_that_switches_die_of_is_reset() {
+    let mut switch = Switch::new(&[]);
+    let mut raw = switch.ready();
+    raw.enable();
+    for times in 1..=3 {
+        raw.set(e1000::TDBAL, 0x5000);
+        switch.kill();
+        switch.restart();
+        assert_eq!(raw.get(e1000::TDBAL), if times < 3 { 0x5000 } else { 0 });
     }
 }
 

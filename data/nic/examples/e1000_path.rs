@@ -1,11 +1,12 @@
 //! Cost of the e1000's data path for each frame, or of the e1000e's: `e1000_path local|cross
-//! [BYTES] [ROUNDS] [KIND] [FRAMES] [BURST] [MODEL]`.
+//! [BYTES] [ROUNDS] [KIND] [FRAMES] [BURST] [MODEL] [held]`.
 //!
 //! `local`: guest and device take turns in one thread (for callgrind: everything is in the cache).
 //! `cross`: the guest runs on another core; what is timed are the device's calls that moved frames.
 //! Doorbells are mapped: the guest stores TDT and RDT. KIND: `legacy` (one descriptor for each
 //! frame) or `sum` (a context and a data descriptor, as Linux sends TCP). MODEL: `e1000`, with
 //! interrupts whose causes are read, or `e1000e`, with MSI-X and extended receive descriptors.
+//! `held`: what of the chip outlives its process is noted.
 //! Prints the fastest of the rounds, since the machine is shared.
 
 use std::os::fd::AsFd;
@@ -14,6 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use vmlan_frame::{Batch, Mac, Offloads, Sink};
+use vmlan_nic::chip::held::HELD;
 use vmlan_nic::chip::{Config, Host, Nic, PciFunction, Space};
 use vmlan_nic::e1000::E1000;
 use vmlan_nic::e1000e::E1000e;
@@ -226,6 +228,9 @@ fn chip<C: Nic>(model: &Model<C>, map: &Arc<Map>, registers: [(u64, u32); 6]) ->
     let window = pages.window(0, E1000::PAGES, 4).expect("pages");
     let config = Config { mac: Mac::new([2; 6]), irq_rate_max: 0, csb: false };
     let chip = (model.make)(config, window, Arc::new(Quiet(Instant::now())));
+    if std::env::args().nth(8).as_deref() == Some("held") {
+        assert!(chip.hold(memory(HELD as u64).window(0, HELD, 4).expect("memory")));
+    }
     drop(chip.set_map(map.clone()));
     chip.write(Space::Config, 4, &[7, 0]);
     // MSI-X, of the model that has it.

@@ -8,6 +8,7 @@ use std::time::Duration;
 use vmlan_frame::{Changed, Details, Port, error_chain};
 use vmlan_keeper::Keeper;
 use vmlan_keeper::hold::Held;
+use vmlan_nic::chip::held::HELD;
 use vmlan_nic::chip::{self, Nic};
 use vmlan_nic::e1000::E1000;
 use vmlan_nic::e1000e::E1000e;
@@ -24,7 +25,7 @@ use super::keep::{FoundClient, FoundPort, Keeping, find};
 use super::nic_host::{Mode, NicHost};
 use super::port::VfioUserPort;
 use super::server::Server;
-use super::session::MemorySummary;
+use super::session::{Chip, MemorySummary};
 use super::{Config, Doorbell, Model};
 use crate::AttachError;
 use crate::interrupt_cost::STUCK_INTERRUPT;
@@ -47,8 +48,8 @@ pub struct Shared {
     pub link: AtomicBool,
     /// The limit of interrupts per second that is to hold.
     pub irq_rate_max: AtomicU32,
-    /// Switches that the client has outlived, and whether the last one has left the chip's state.
-    adopted: Mutex<(u32, bool)>,
+    /// Switches that the client has outlived, and how its chip has come through the last time.
+    adopted: Mutex<(u32, Chip)>,
     /// The next switch is to go on with the client.
     pub leaving: AtomicBool,
     /// Whether it outlives this one, and if not, why. `None`: nobody wants that.
@@ -84,19 +85,23 @@ impl Shared {
     fn held(&self) -> Option<String> {
         let held = self.held.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
         let held = held.map_or_else(|why| format!("no: {why}"), |()| "yes".to_owned());
-        let (times, exact) = *self.adopted.lock().unwrap_or_else(PoisonError::into_inner);
+        let (times, chip) = *self.adopted.lock().unwrap_or_else(PoisonError::into_inner);
         let times = match times {
             0 => return Some(held),
             1 => "once".to_owned(),
             n => format!("{n} times, the last one"),
         };
-        let how = if exact { "exactly as it was" } else { "with a reset chip" };
+        let how = match chip {
+            Chip::Saved => "exactly as it was",
+            Chip::Found => "as it was when its switch was killed",
+            Chip::Reset => "with a reset chip",
+        };
         Some(format!("{held}; adopted {times} {how}"))
     }
 
     /// The client has outlived so many switches.
-    pub fn set_adopted(&self, times: u32, exact: bool) {
-        *self.adopted.lock().unwrap_or_else(PoisonError::into_inner) = (times, exact);
+    pub fn set_adopted(&self, times: u32, chip: Chip) {
+        *self.adopted.lock().unwrap_or_else(PoisonError::into_inner) = (times, chip);
     }
 
     fn state(&self) -> String {
@@ -136,6 +141,7 @@ impl VfioUser {
         nic.set_link(config.link);
         let mapped = config.doorbell == Doorbell::Mapped;
         let areas = Areas::new(nic.layout(), pages.filter(|_| mapped));
+        let state = config.hold.as_ref().map(|_| hold(&*nic)).transpose()?.flatten();
         let poll_idle = mapped.then_some(config.poll_idle);
         let port = VfioUserPort::new(nic, host, Arc::clone(&waker), poll_idle);
         let shared = Arc::new(Shared {
@@ -157,6 +163,7 @@ impl VfioUser {
             Arc::clone(&shared),
             keeper.clone(),
             areas,
+            state,
             Arc::clone(&waker),
             changed,
             keeping,
@@ -322,6 +329,14 @@ fn make(config: &Config, host: &Arc<NicHost>) -> Result<Made, AttachError> {
         }
         Model::Vmxnet3 => (Arc::new(Vmxnet3::new(chip, host)), None),
     })
+}
+
+/// The memory that what of a chip outlives this process goes to, if anything does.
+fn hold(nic: &dyn Nic) -> Result<Option<SharedPages>, AttachError> {
+    let (pages, _) = SharedPages::new(HELD).map_err(AttachError::Pages)?;
+    let window = pages.window(0, HELD);
+    let window = window.ok_or_else(|| AttachError::Pages(io::ErrorKind::OutOfMemory.into()))?;
+    Ok(nic.hold(window).then_some(pages))
 }
 
 /// The memory that some of a chip's registers are in, and the window with those.

@@ -45,6 +45,7 @@ pub struct FoundClient {
     pub regions: Vec<Region<OwnedFd>>,
     pub interrupts: Vec<Interrupt<OwnedFd>>,
     pub chip: Vec<u8>,
+    pub state: Option<OwnedFd>,
 }
 
 /// A port whose switch has died.
@@ -63,17 +64,22 @@ pub fn find(held: &Held, path: &Path, nic: &str) -> Result<FoundPort, LostClient
     if record.nic != nic {
         return Err(LostClient::OtherNic { was: record.nic, wanted: nic.to_owned() });
     }
-    let Record { file, listener, line, client, regions, interrupts, chip, .. } = record;
+    let Record { file, listener, line, client, regions, interrupts, chip, state, .. } = record;
     let sock = client.as_ref().map(|c| Ok((c.slot, c.socket.try_clone()?)));
     let sock = sock.transpose().map_err(LostSocket::Io)?;
     let (keeper, file, sock) = socket::adopt(path, file, line, listener, sock)?;
     let found = sock.zip(client);
     let client =
-        found.map(|(sock, client)| FoundClient { sock, client, regions, interrupts, chip });
+        found.map(|(sock, client)| FoundClient { sock, client, regions, interrupts, chip, state });
     Ok(FoundPort { keeper, file, client })
 }
 
 impl Client<OwnedFd> {
+    /// Switches have died that went on with its chip as it was: that may be why.
+    pub fn has_killed(&self) -> bool {
+        self.deaths >= MAX_DEATHS / 2
+    }
+
     /// True if switches have died again and again that went on with it.
     pub fn is_deadly(&self) -> bool {
         self.deaths >= MAX_DEATHS
@@ -115,6 +121,7 @@ impl Keeping {
             regions: Vec::new(),
             interrupts: events.collect(),
             chip,
+            state: served.and_then(|served| served.state.as_ref()).map(|file| file.as_fd()),
         };
         if let Some(served) = served {
             let journal = served.connection.journal().ok_or("it has no journal")?;

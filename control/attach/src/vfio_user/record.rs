@@ -35,6 +35,8 @@ const BUILD: u16 = OPTIONAL | 6;
 
 /// The chip's whole state, of a switch that was told to make way.
 const CHIP: u16 = OPTIONAL | 7;
+/// The memory with what of the chip outlives a switch that is killed.
+const STATE: u16 = OPTIONAL | 8;
 
 /// Most descriptors of one record.
 pub const MAX_FDS: usize = 200;
@@ -108,6 +110,8 @@ pub struct Record<F> {
     pub interrupts: Vec<Interrupt<F>>,
     /// As [`vmlan_nic::chip::Nic::save`] has it; empty: the chip is lost.
     pub chip: Vec<u8>,
+    /// See [`vmlan_nic::chip::held`].
+    pub state: Option<F>,
 }
 
 /// Parts on their way out. The same file is sent once.
@@ -166,6 +170,10 @@ impl<'f> Record<BorrowedFd<'f>> {
         }
         if !self.chip.is_empty() {
             to.part(CHIP, &[&self.chip]);
+        }
+        if let Some(state) = self.state {
+            let state = to.fd(Some(state));
+            to.part(STATE, &[&state]);
         }
         // The line is the last. At its end the keeper lets go of the sockets: whoever drops this
         // list is not to be the last that has those.
@@ -228,6 +236,7 @@ impl Record<Number> {
             regions: self.regions.into_iter().map(region).collect::<Result<_, _>>()?,
             interrupts: self.interrupts.into_iter().map(interrupt).collect::<Result<_, _>>()?,
             chip: self.chip,
+            state: some(self.state)?,
         })
     }
 
@@ -235,6 +244,7 @@ impl Record<Number> {
         let mut rest = bytes.strip_prefix(MAGIC).ok_or(RecordError::Format)?;
         let (mut nic, mut door, mut client) = (None, None, None);
         let (mut regions, mut interrupts, mut chip) = (Vec::new(), Vec::new(), Vec::new());
+        let mut state = None;
         while let Some((head, after)) = rest.split_first_chunk::<4>() {
             let [tag, len] = [Le(head).u16(0), Le(head).u16(2)];
             let (part, after) = after.split_at_checked(len.into()).ok_or(RecordError::Format)?;
@@ -260,6 +270,7 @@ impl Record<Number> {
                     interrupts.push(Interrupt { index, vector, unmask: p.u16(8) & 1 == 1, event });
                 }
                 CHIP => chip = part.to_vec(),
+                STATE => state = sized(2)?.fd(0),
                 _ if tag & OPTIONAL != 0 => {}
                 _ => return Err(RecordError::Newer(tag)),
             }
@@ -269,7 +280,7 @@ impl Record<Number> {
         if !rest.is_empty() {
             return Err(RecordError::Format);
         }
-        Ok(Self { nic, file, listener, line, client, regions, interrupts, chip })
+        Ok(Self { nic, file, listener, line, client, regions, interrupts, chip, state })
     }
 }
 
@@ -353,20 +364,22 @@ mod tests {
             regions: vec![region(1, Some(fd(7))), region(2, None), region(3, Some(fd(7)))],
             interrupts: vec![interrupt(0, true, 8), interrupt(24, false, 9)],
             chip: b"state".to_vec(),
+            state: Some(fd(10)),
         }
     }
 
     #[test]
     fn what_is_written_is_read() {
-        let fds: Vec<_> = (0..10).map(|_| file()).collect();
+        let fds: Vec<_> = (0..11).map(|_| file()).collect();
         let record = sample(&fds);
         let (bytes, list) = record.encode().unwrap();
-        assert_eq!(list.len(), 10);
-        let fds = list.iter().map(|fd| fd.try_clone_to_owned().unwrap()).collect();
-        let held = Held { name: "p".into(), fds, bytes };
+        assert_eq!(list.len(), 11);
+        let dups = list.iter().map(|fd| fd.try_clone_to_owned().unwrap()).collect();
+        let held = Held { name: "p".into(), fds: dups, bytes };
         let read = Record::decode(&held).unwrap();
-        let Record { nic, file, listener, line, client, regions, interrupts, chip } = &read;
+        let Record { nic, file, listener, line, client, regions, interrupts, chip, state } = &read;
         assert_eq!(chip, b"state");
+        assert_eq!(state.as_ref().map(inode), Some(inode(&fds[10])));
         let was = |fd: &BorrowedFd<'_>| inode(&fd.try_clone_to_owned().unwrap());
         assert_eq!((nic.as_str(), *file), ("e1000", (1 << 60, 2)));
         let same = [(listener, record.listener), (line, record.line)];
@@ -386,7 +399,7 @@ mod tests {
     /// Every prefix, every bit, every descriptor away: an error or another record, and no panic.
     #[test]
     fn whatever_is_held_is_read_or_refused() {
-        let fds: Vec<_> = (0..10).map(|_| file()).collect();
+        let fds: Vec<_> = (0..11).map(|_| file()).collect();
         let (bytes, list) = sample(&fds).encode().unwrap();
         let parse = |bytes: &[u8]| Record::<Number>::parse(bytes);
         assert!(parse(&bytes).is_ok());
@@ -405,7 +418,7 @@ mod tests {
 
     #[test]
     fn parts_of_newer_releases_are_left_out_if_they_may() {
-        let fds: Vec<_> = (0..10).map(|_| file()).collect();
+        let fds: Vec<_> = (0..11).map(|_| file()).collect();
         let (mut bytes, _) = sample(&fds).encode().unwrap();
         let known = Record::<Number>::parse(&bytes).unwrap();
         bytes.extend([&(OPTIONAL | 99).to_le_bytes()[..], &3u16.to_le_bytes(), b"new"].concat());

@@ -4,7 +4,7 @@ mod adopt;
 mod flap;
 
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::SyncSender;
@@ -33,6 +33,7 @@ use crate::journal::{ENOUGH, Journal};
 use crate::memory::UNSHARED;
 use crate::poll::{Wait, poll};
 use crate::port_log::PortLog;
+use crate::sys::SharedPages;
 use crate::thread::{ACCEPT_PAUSE, AcceptPause, PENALTY};
 use crate::timer::monotonic;
 use crate::waker::Waker;
@@ -60,12 +61,20 @@ const HALF: Duration = Duration::from_millis(10);
 pub struct Served {
     pub connection: Connection<Frames>,
     pub session: Session,
+    /// What of its chip outlives us.
+    pub state: Option<OwnedFd>,
     replies: Replies,
     /// Control messages whose effects the holder knows.
     pub controls: u64,
     /// Switches that it has outlived, and those that died of it, perhaps.
     pub adopted: u32,
     pub deaths: u32,
+}
+
+/// Notes what the next switch has to know of a message, before it is answered.
+fn note((connection, session): (&Connection<Frames>, &Session), configured: bool, lost: bool) {
+    connection.journal().into_iter().for_each(|to| session.note(to, configured, lost));
+    connection.note_done();
 }
 
 pub struct Server {
@@ -77,6 +86,8 @@ pub struct Server {
     served: Option<Served>,
     /// What clients may map.
     areas: Areas,
+    /// What of the chip outlives us, in a file for each client.
+    state: Option<SharedPages>,
     /// The cable, as the NIC knows it.
     link: bool,
     /// The limit of interrupts, as the NIC knows it.
@@ -118,6 +129,7 @@ impl Server {
         shared: Arc<Shared>,
         keeper: Keeper,
         areas: Areas,
+        state: Option<SharedPages>,
         waker: Arc<Waker>,
         changed: Changed,
         keeping: Option<Keeping>,
@@ -130,6 +142,7 @@ impl Server {
             budget: Budget::MESSAGES,
             served: None,
             areas,
+            state,
             link: config.link,
             irq_rate_max: config.irq_rate_max,
             files: config.memory,
@@ -308,7 +321,9 @@ impl Server {
         }
         match found {
             Ok(sock) if self.served.is_none() => match self.prepare() {
-                Ok((area, journal)) => self.welcome(Connection::new(sock, journal), area),
+                Ok((area, journal, state)) => {
+                    self.welcome(Connection::new(sock, journal), area, state);
+                }
                 Err(e) => {
                     self.pause.begin(ACCEPT_PAUSE);
                     self.warn(&format!("cannot make memory for registers: {e}"));
@@ -325,19 +340,30 @@ impl Server {
     }
 
     /// What a client needs of its own.
-    fn prepare(&self) -> io::Result<(Option<Area>, Option<Journal>)> {
+    fn prepare(&self) -> io::Result<(Option<Area>, Option<Journal>, Option<OwnedFd>)> {
         let journal = self.keeping.as_ref().map(|_| Journal::new()).transpose()?;
-        Ok((self.areas.renew()?, journal))
+        Ok((self.areas.renew()?, journal, self.renew_state()?))
     }
 
-    fn welcome(&mut self, connection: Connection<Frames>, area: Option<Area>) {
+    /// Another file for what of the chip outlives us. The chip is to be renewed then.
+    fn renew_state(&self) -> io::Result<Option<OwnedFd>> {
+        self.state.as_ref().map(SharedPages::renew).transpose()
+    }
+
+    fn welcome(
+        &mut self,
+        connection: Connection<Frames>,
+        area: Option<Area>,
+        state: Option<OwnedFd>,
+    ) {
         let held = self.keeping.is_some();
         let session = Session::new(Arc::clone(&self.shared.port), area, self.files, held);
         *self.shared.memory() = session.memory();
         let (replies, controls, adopted, deaths) = (Replies::default(), 0, 0, 0);
-        connection.journal().into_iter().for_each(|to| session.note(to, true));
+        connection.journal().into_iter().for_each(|to| session.note(to, true, false));
         session.begin();
-        self.served = Some(Served { connection, session, replies, controls, adopted, deaths });
+        self.served =
+            Some(Served { connection, session, state, replies, controls, adopted, deaths });
         // Before anything is answered.
         self.keep();
         self.fault = None;
@@ -398,7 +424,7 @@ impl Server {
             any = true;
             let before = replies.bytes().len();
             let outcome = session.handle(message, replies);
-            connection.journal().into_iter().for_each(|to| session.note(to, outcome.configured));
+            note((connection, session), outcome.configured, self.flap.is_some());
             if outcome.held {
                 self.keep_next();
             }

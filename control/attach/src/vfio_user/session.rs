@@ -12,7 +12,7 @@ use super::dma::{Dma, DmaError, Run};
 use super::irqs::{self, Irqs};
 use super::nic_host::Mode;
 use super::port::VfioUserPort;
-use super::record::{Interrupt, Record, Region};
+use super::record::{Interrupt, Record};
 use super::refusal::CommandRefusal;
 use super::version::Client;
 use super::wire::{
@@ -22,8 +22,11 @@ use crate::Files;
 use crate::bytes::{Body, widen};
 use crate::connection;
 use crate::journal::{COPIED, Journal};
-use vmlan_keeper::Descriptor;
 use vmlan_nic::chip::{Host as _, Layout, Nic, Space};
+
+mod adopt;
+
+pub use self::adopt::{Chip, Found};
 
 pub type Message<'s> = connection::Message<'s, Header>;
 
@@ -67,24 +70,6 @@ pub struct MemorySummary {
     pub unshared: Vec<Run>,
 }
 
-/// What was held of a client.
-#[derive(Debug)]
-#[allow(missing_docs, reason = "the names say it")]
-pub struct Found {
-    pub version: Option<Client>,
-    /// The next control message was carried out.
-    pub done_before: bool,
-    /// Bytes of requests that may have been given up: see [`Session::set_late`].
-    pub late: usize,
-    pub config: [u8; COPIED],
-    /// The chip's.
-    pub memo: u64,
-    pub regions: Vec<Region<OwnedFd>>,
-    pub interrupts: Vec<Interrupt<OwnedFd>>,
-    /// The chip's state, if it was saved.
-    pub chip: Vec<u8>,
-}
-
 pub struct Session {
     port: Arc<VfioUserPort>,
     /// What the client may map.
@@ -94,7 +79,11 @@ pub struct Session {
     irqs: Irqs,
     /// The next control message was carried out by the switch before, which did not answer it.
     done_before: bool,
-    exact: bool,
+    chip: Chip,
+    /// So many bytes of requests were carried out before.
+    done: usize,
+    /// The request at hand was.
+    is_done: bool,
     /// What the chip has said that was lost.
     lost_memo: u64,
     /// So many bytes of requests have waited for long.
@@ -112,42 +101,13 @@ impl Session {
             dma: Dma::new(files, held),
             irqs: Irqs::new(Arc::clone(port.host())),
             done_before: false,
-            exact: false,
+            chip: Chip::Reset,
+            done: 0,
+            is_done: false,
             lost_memo: 0,
             late: 0,
             port,
         }
-    }
-
-    /// The client of a switch that has died is connected to `port`. Its chip is as it was left, if
-    /// that is known, or else reset. It has mapped `area`. All that it has described goes the way
-    /// that it went at first.
-    ///
-    /// # Errors
-    /// What would have been refused at first.
-    pub fn adopt(
-        port: Arc<VfioUserPort>,
-        area: Option<Area>,
-        files: Files,
-        found: Found,
-    ) -> Result<Self, CommandRefusal> {
-        let mut session = Self::new(port, area, files, true);
-        session.client = found.version;
-        session.done_before = found.done_before;
-        session.lost_memo = found.memo;
-        session.set_late(found.late);
-        for Region { body, file } in found.regions {
-            session.dma.map(Body(&body), file.map(Descriptor::of))?;
-        }
-        session.remap()?;
-        session.exact = session.restore(&found.chip);
-        if !session.exact {
-            session.configure(&found.config);
-        }
-        for interrupt in found.interrupts {
-            session.irqs.adopt(interrupt, &**session.port.nic())?;
-        }
-        Ok(session)
     }
 
     /// The next so many bytes of requests may have waited for so long that the client has given
@@ -166,32 +126,15 @@ impl Session {
         self.port.host().doorbell();
     }
 
-    /// What the client has mapped.
-    pub fn set_area(&mut self, area: Option<Area>) {
-        self.area = area;
-    }
-
-    /// The chip goes on where it was left.
-    pub fn is_exact(&self) -> bool {
-        self.exact
+    /// How the chip has come through.
+    pub fn chip(&self) -> Chip {
+        self.chip
     }
 
     /// No frame passes any more: the chip's whole state.
     pub fn end(&self) -> Vec<u8> {
         self.port.set_connected(false);
         self.nic().save()
-    }
-
-    fn restore(&self, chip: &[u8]) -> bool {
-        if chip.is_empty() {
-            return false;
-        }
-        let done = self.nic().restore(chip);
-        if let Err(e) = &done {
-            log::warn!("the chip's state is of no use: {e}");
-            self.nic().renew();
-        }
-        done.is_ok()
     }
 
     /// Configuration space as it is, from its beginning.
@@ -201,9 +144,13 @@ impl Session {
         bytes
     }
 
-    /// Notes what the next switch is to find if this one dies.
+    /// Notes what the next switch is to find if this one dies. `lost`: the driver does not know yet
+    /// that its chip was reset, so nobody is to go on with that.
     #[inline]
-    pub fn note(&self, journal: &Journal, configured: bool) {
+    pub fn note(&self, journal: &Journal, configured: bool, lost: bool) {
+        if !lost {
+            self.nic().note();
+        }
         journal.set_memo(self.nic().memo());
         if configured {
             journal.copy(&self.configuration());
@@ -275,6 +222,8 @@ impl Session {
         let work = command.map_or(1, |command| command.work(message.body));
         let pause = PAUSE * u32::try_from(work.saturating_sub(FEW)).unwrap_or(u32::MAX);
         let mut outcome = Outcome { work, pause, ..Outcome::default() };
+        self.is_done = self.done > 0;
+        self.done = self.done.saturating_sub(HEADER + message.body.len());
         let late = self.late > 0;
         self.late = self.late.saturating_sub(HEADER + message.body.len());
         if late && !header.no_reply && command.is_some_and(Command::only_asks) {
@@ -381,7 +330,9 @@ impl Session {
             let command = Command::RegionWrite;
             return Err(CommandRefusal::BodySize { command, size: body.len() });
         }
-        self.nic().write(space, offset, data);
+        if !self.is_done {
+            self.nic().write(space, offset, data);
+        }
         replies.reply(to, access, 0, |_| {});
         Ok(())
     }
@@ -403,7 +354,9 @@ impl Session {
             let Some(data) = one.get(ACCESS..).and_then(|data| data.get(..count)) else {
                 return Err(CommandRefusal::BodySize { command: Command::WriteMulti, size });
             };
-            self.nic().write(space, offset, data);
+            if !self.is_done {
+                self.nic().write(space, offset, data);
+            }
         }
         replies.reply(to, count, 0, |_| {});
         Ok(())

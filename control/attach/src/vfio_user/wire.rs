@@ -174,6 +174,10 @@ impl Framing for Frames {
         Command::from_number(header.command).is_none_or(|command| !command.is_access())
     }
 
+    fn is_once(header: &Header) -> bool {
+        Command::from_number(header.command) == Some(Command::WriteMulti)
+    }
+
     #[inline]
     fn parse(bytes: &[u8]) -> Result<(Header, usize), Malformed> {
         let body = Body(bytes);

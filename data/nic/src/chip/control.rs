@@ -1,11 +1,16 @@
 //! The VMM's side of a chip: configuration space, EEPROM and PHY, behind the control lock.
 
-use std::sync::{Mutex, MutexGuard};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard};
 
+use vmlan_ram::Window;
+
+use super::held::{Held, Remains};
 use super::interrupts::Interrupts;
 use super::locks::{After, lock};
 use super::nic::{Chip, PciFunction};
 use super::pci::Pci;
+use super::port::{ReceiveSide, TransmitSide};
 use super::state::{Fields, MADE, Parts, Stateful, Tag};
 use super::{Layout, Made, Space, StateError};
 
@@ -55,6 +60,21 @@ pub(crate) trait Controlled: Chip {
     fn read_bar(&self, bar: u8, offset: u64, data: &mut [u8]);
     /// Writes registers, through BAR `bar`.
     fn write_bar(&self, bar: u8, offset: u64, data: &[u8]);
+    /// What of it outlives its process, beside what all chips have: this is where it goes. False:
+    /// nothing does.
+    fn hold_own(&self, _: &Arc<Held>) -> bool {
+        false
+    }
+    /// Finds its registers in what a process has left. `mapped`: those that a guest may have mapped
+    /// are there already.
+    ///
+    /// # Errors
+    /// They cannot be, or it does not outlive anything.
+    fn revive_own(&self, _: &Remains<'_>, _mapped: bool) -> Result<(), StateError> {
+        Err(StateError::NotHeld)
+    }
+    /// Causes that something may have been lost of: one too many is harmless.
+    const LOST: u32 = 0;
     /// See [`PciFunction::posts_silently`].
     fn posts_without_register(&self) -> bool {
         false
@@ -67,7 +87,22 @@ pub(crate) trait Controlled: Chip {
     /// Runs `change` with the control lock, and what it asks for without.
     fn with_control(&self, change: impl FnOnce(&mut ControlOf<Self>) -> After) {
         let after = change(&mut self.control());
+        self.core().unnoted.store(true, Ordering::Relaxed);
         self.core().run(self, after);
+    }
+
+    /// The parts of the state that only the VMM's side touches.
+    fn pass_control(&self, control: &mut ControlOf<Self>, parts: &mut Parts<'_>) {
+        parts.part(MADE, 1, |io| {
+            let made = self.made();
+            let mut said = made;
+            said.fields(io);
+            io.check(said == made);
+        });
+        let Control { pci, eeprom, phy } = control;
+        parts.part(Tag(*b"PCI "), 1, |io| pci.fields(io));
+        parts.part(Tag(*b"EEPR"), 1, |io| eeprom.fields(io));
+        parts.part(Tag(*b"PHY "), 1, |io| phy.fields(io));
     }
 
     /// Saves all parts of the state, or restores them: whatever `parts` are for.
@@ -75,16 +110,7 @@ pub(crate) trait Controlled: Chip {
         let control = &mut *self.control();
         let core = self.core();
         core.stopped(|tx, rx| {
-            parts.part(MADE, 1, |io| {
-                let made = self.made();
-                let mut said = made;
-                said.fields(io);
-                io.check(said == made);
-            });
-            let Control { pci, eeprom, phy } = control;
-            parts.part(Tag(*b"PCI "), 1, |io| pci.fields(io));
-            parts.part(Tag(*b"EEPR"), 1, |io| eeprom.fields(io));
-            parts.part(Tag(*b"PHY "), 1, |io| phy.fields(io));
+            self.pass_control(control, parts);
             parts.part(Tag(*b"REGS"), 1, |io| self.fields(io));
             if parts.restores() {
                 self.derive(control);
@@ -100,6 +126,23 @@ pub(crate) trait Controlled: Chip {
         let mut parts = Parts::restore(state, Self::ON_BUS.model)?;
         self.pass(&mut parts);
         parts.end()
+    }
+
+    /// Goes on from what a process has left.
+    fn take_up(&self, remains: &Remains<'_>, mapped: bool) -> Result<(), StateError> {
+        let mut parts = Parts::restore(remains.parts(), Self::ON_BUS.model)?;
+        let control = &mut *self.control();
+        let core = self.core();
+        core.stopped(|tx, rx| {
+            self.pass_control(control, &mut parts);
+            parts.end()?;
+            self.revive_own(remains, mapped)?;
+            self.derive(control);
+            self.derive_sides(control, tx, rx);
+            core.irq.revive(remains.mask());
+            tx.revive(self, remains)?;
+            rx.revive(self, remains)
+        })
     }
 
     fn write_config(&self, offset: u64, data: &[u8]) {
@@ -157,6 +200,47 @@ impl<C: Controlled + Send + Sync> PciFunction for C {
 
     fn posts_silently(&self) -> bool {
         self.posts_without_register()
+    }
+
+    fn hold(&self, memory: Window) -> bool {
+        let held = Held::new(memory);
+        if !self.hold_own(&held) {
+            return false;
+        }
+        let core = self.core();
+        core.stopped(|tx, rx| {
+            tx.hold(&held);
+            rx.hold(&held);
+        });
+        core.unnoted.store(true, Ordering::Relaxed);
+        core.held.set(held).is_ok()
+    }
+
+    fn note(&self) {
+        let core = self.core();
+        let Some(held) = core.held.get() else { return };
+        let mask = core.irq.enabled();
+        let unnoted = core.unnoted.swap(false, Ordering::Relaxed);
+        if core.noted_mask.swap(mask, Ordering::Relaxed) != mask || unnoted {
+            held.set_mask(mask);
+        }
+        if unnoted {
+            let mut parts = Parts::save(C::ON_BUS.model);
+            self.pass_control(&mut self.control(), &mut parts);
+            held.commit(&parts.into_bytes());
+        }
+    }
+
+    fn revive(&self, remains: &[u8], mapped: bool) -> Result<(), StateError> {
+        let remains = Remains::new(remains)?;
+        let before = self.save();
+        let done = self.take_up(&remains, mapped);
+        match done {
+            Ok(()) => self.core().post(self, C::LOST),
+            Err(_) => drop(self.take_over(&before)),
+        }
+        self.core().unnoted.store(true, Ordering::Relaxed);
+        done
     }
 
     fn save(&self) -> Vec<u8> {

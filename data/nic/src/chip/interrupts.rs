@@ -36,6 +36,12 @@ pub trait Interrupts: Send + Sync {
     fn set_way(&self, way: Way);
     /// Passes its state, but for what the CSB and configuration space say of it.
     fn fields(&self, io: &mut Fields<'_>);
+    /// The causes that are enabled, if they are to outlive the process.
+    fn enabled(&self) -> u32 {
+        0
+    }
+    /// It goes on from what a process has left: these are enabled, and nothing is pending.
+    fn revive(&self, _enabled: u32) {}
     /// It goes on from a state: sets the host's timer, if something waits for it.
     fn resume(&self, host: &dyn Host);
     /// The block as one that a CSB has a say in.
@@ -88,6 +94,14 @@ impl Interrupts for Irq {
 
     fn fields(&self, io: &mut Fields<'_>) {
         Irq::fields(self, io);
+    }
+
+    fn enabled(&self) -> u32 {
+        self.mask()
+    }
+
+    fn revive(&self, enabled: u32) {
+        self.load(0, enabled);
     }
 
     fn resume(&self, host: &dyn Host) {

@@ -5,13 +5,14 @@
 //! only after all of them are released: see [`After`].
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 
 use vmlan_frame::Counters;
 use vmlan_ram::Map;
 
 use super::csb::{Csb, Placed};
 use super::frame_totals::Stats;
+use super::held::Held;
 use super::interrupts::Interrupts;
 use super::irq::{Edge, Irq};
 use super::pci::{Change, Pci};
@@ -42,6 +43,12 @@ pub struct ChipCore<C: Chip> {
     pub(super) has_csb: bool,
     /// Kicks asked for in the CSB.
     pub(crate) wishes: AtomicU64,
+    /// What outlives the process.
+    pub(super) held: OnceLock<Arc<Held>>,
+    /// What only the VMM's side touches has changed since it was noted there.
+    pub(super) unnoted: AtomicBool,
+    /// The interrupts that were noted as enabled.
+    pub(super) noted_mask: AtomicU32,
 }
 
 /// What is to be done once no lock is held.
@@ -93,6 +100,9 @@ impl<C: Chip> ChipCore<C> {
             unmasked: AtomicBool::new(true),
             has_csb: config.csb,
             wishes: AtomicU64::new(0),
+            held: OnceLock::new(),
+            unnoted: AtomicBool::new(false),
+            noted_mask: AtomicU32::new(0),
         }
     }
 
@@ -315,7 +325,7 @@ impl<C: Chip> ChipCore<C> {
         #[rustfmt::skip]
         let Self {
             host: _, irq, counters, stats, tx: _, rx: _, csb, wanted: _, tx_bell, rx_bell,
-            unmasked: _, has_csb: _, wishes,
+            unmasked: _, has_csb: _, wishes, held: _, unnoted: _, noted_mask: _,
         } = self;
         parts.part(Tag(*b"STAT"), 1, |io| {
             stats.fields(io);

@@ -25,6 +25,7 @@ pub(crate) mod frame_totals;
 #[cfg(any(test, feature = "fuzz"))]
 #[path = "tests/fuzz.rs"]
 pub mod fuzz;
+pub mod held;
 mod interrupts;
 pub(crate) mod irq;
 mod locks;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use vmlan_frame::{Batch, Counters, NicCounters, Offloads, RegisterCount, Sink};
-use vmlan_ram::Map;
+use vmlan_ram::{Map, Window};
 
 use super::interrupts::Interrupts;
 use super::irq::Delays;
@@ -50,6 +50,25 @@ pub trait PciFunction: Send + Sync {
     /// # Errors
     /// The state is none, or does not fit. The chip is as it was.
     fn restore(&self, state: &[u8]) -> Result<(), StateError>;
+
+    /// From now on, what of the chip is to outlive its process goes to `memory`, of
+    /// [`super::held::HELD`] zeros, whenever it changes. Call it before the chip is used. False:
+    /// nothing of this model outlives it.
+    ///
+    /// To put other zeros there, do so and then [`Self::renew`] it.
+    fn hold(&self, memory: Window) -> bool;
+    /// Notes what the last access has changed, before it is answered. The first call says that all
+    /// is there. Cheap, and does nothing where nobody holds it.
+    fn note(&self);
+    /// Goes on from what a process has left that died without [`Self::save`]. Each access that it
+    /// has not noted is to be made again, in their order; and every interrupt is to be raised once,
+    /// whatever is masked. Frames that were under way may move once more. Otherwise as
+    /// [`Self::restore`]; statistics begin at 0. `mapped`: registers that a guest has mapped are as
+    /// it has them, in their place.
+    ///
+    /// # Errors
+    /// There is nothing, or it does not fit. The chip is as it was; rings may be changed.
+    fn revive(&self, remains: &[u8], mapped: bool) -> Result<(), StateError>;
 }
 
 /// What only one chip knows: its registers, and what its descriptors mean (by the types of its two

@@ -7,9 +7,10 @@ use vmlan_frame::{BATCH, Batch, Finisher, Offloads, Reason, Sink};
 use vmlan_ram::Map;
 
 use super::csb::Csb;
+use super::held::{Held, Remains};
 use super::interrupts::Interrupts;
 use super::state::Fields;
-use super::{Chip, Fault};
+use super::{Chip, Fault, StateError};
 
 /// What lets frames pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -76,6 +77,15 @@ pub trait TransmitSide<C>: Send {
     fn fields(&mut self, chip: &C, io: &mut Fields<'_>);
     /// The CSB of a chip that goes on from a state: it is told nothing.
     fn adopt_csb(&mut self, csb: Option<Arc<Csb>>);
+    /// What of it outlives the process goes there.
+    fn hold(&mut self, _: &Arc<Held>) {}
+    /// Goes on from what a process has left, of a chip whose registers are known already.
+    ///
+    /// # Errors
+    /// It cannot.
+    fn revive(&mut self, _chip: &C, _: &Remains<'_>) -> Result<(), StateError> {
+        Err(StateError::NotHeld)
+    }
     /// Forgets everything about its rings but the registers.
     fn stop(&mut self, chip: &C);
     /// As after power-on: what descriptors have said is forgotten, too.
@@ -110,6 +120,15 @@ pub trait ReceiveSide<C>: Send {
     fn fields(&mut self, chip: &C, io: &mut Fields<'_>);
     /// As [`TransmitSide::adopt_csb`].
     fn adopt_csb(&mut self, csb: Option<Arc<Csb>>);
+    /// As [`TransmitSide::hold`].
+    fn hold(&mut self, _: &Arc<Held>) {}
+    /// As [`TransmitSide::revive`].
+    ///
+    /// # Errors
+    /// It cannot.
+    fn revive(&mut self, _chip: &C, _: &Remains<'_>) -> Result<(), StateError> {
+        Err(StateError::NotHeld)
+    }
     /// Forgets everything about its ring but the registers.
     fn stop(&mut self, chip: &C);
     /// Why it stands still.

@@ -86,6 +86,12 @@ pub enum StateError {
     /// It has a part that must be understood, and is not.
     #[error("the NIC's state has a part \"{0}\", version {1}, which this release does not know")]
     Unknown(Tag, u16),
+    /// This model does not outlive its process.
+    #[error("nothing of this NIC outlives a switch that is killed")]
+    NotHeld,
+    /// What was held of it says something that cannot be, or that cannot be gone on with.
+    #[error("what was held of the NIC is of no use: {0}")]
+    Lost(&'static str),
     /// A part says something that cannot be, or does not fit this chip.
     #[error("part \"{0}\" of the NIC's state does not fit this NIC")]
     Unfit(Tag),

@@ -5,6 +5,7 @@ use super::table::TABLE;
 use crate::chip::pci::Table;
 use crate::chip::phy::{Kind, bmcr};
 use crate::chip::{Irq, Layout};
+use crate::intel::cause::{RXT0, TXDW};
 use crate::intel::eeprom::{Part, eecd};
 use crate::intel::phy::reg;
 use crate::intel::ring::{RECEIVE, Ring, TRANSMIT};
@@ -46,6 +47,7 @@ impl Model for I82540 {
     type Tx = Transmitter<Tx<Self>>;
     type Rx = Receiver<Rx<Self>>;
     type Irq = Irq;
+    const WRITTEN: u32 = TXDW | RXT0;
 
     fn sides() -> (Self::Tx, Self::Rx) {
         let receiver = Receiver::new(Ring::new(&RECEIVE), Filter::default());

@@ -4,10 +4,11 @@ use super::E1000e;
 use super::pci;
 use super::queues::{Receivers, Senders};
 use super::table::{EEWR, EIAC, EITR, IAM, IVAR, PSRCTL, TABLE, TARC0, TARC1};
+use super::vectors::cause::{RXQ0, RXQ1, TXQ0, TXQ1};
 use super::vectors::{Routing, Vectored};
 use crate::chip::pci::Table;
 use crate::chip::phy::{Kind, bmcr};
-use crate::chip::{After, Controlled, Layout};
+use crate::chip::{After, Controlled, Layout, StateError};
 use crate::intel::Model;
 use crate::intel::eeprom::{Part, eecd};
 use crate::intel::phy::reg;
@@ -52,6 +53,7 @@ impl Model for I82574 {
     type Tx = Senders;
     type Rx = Receivers;
     type Irq = Vectored;
+    const WRITTEN: u32 = RXQ0 | RXQ1 | TXQ0 | TXQ1;
 
     fn sides() -> (Senders, Receivers) {
         (Senders::default(), Receivers::default())
@@ -102,6 +104,16 @@ impl Model for I82574 {
 
     fn reset(chip: &E1000e) {
         chip.route();
+    }
+
+    /// A semaphore may have been taken by a read that was not answered. Descriptors with several
+    /// buffers have no place to say that they are not handed over yet.
+    fn revive(regs: &Registers) -> Result<(), StateError> {
+        regs.set(SWSM, regs.get(SWSM) & !SWSM_SMBI);
+        match Self::format(regs) {
+            Format::Split(_) => Err(StateError::Lost("its descriptors have several buffers")),
+            _ => Ok(()),
+        }
     }
 
     fn derive(chip: &E1000e, rx: &mut Receivers) {

@@ -11,8 +11,9 @@ use super::rx::Rx;
 use super::table::{TARC0, TARC1};
 use super::vectors::cause;
 use crate::chip::csb::{Csb, Direction};
+use crate::chip::held::{Held, Remains};
 use crate::chip::state::Fields;
-use crate::chip::{Fault, ReceiveSide, Received, Sent, TransmitSide};
+use crate::chip::{Fault, ReceiveSide, Received, Sent, StateError, TransmitSide};
 use crate::intel::Filter;
 use crate::intel::regs::*;
 use crate::intel::ring::{Format, Names, Ring};
@@ -96,6 +97,14 @@ impl TransmitSide<E1000e> for Senders {
 
     fn adopt_csb(&mut self, _: Option<Arc<Csb>>) {}
 
+    fn hold(&mut self, held: &Arc<Held>) {
+        self.queues.iter_mut().for_each(|queue| queue.hold(held));
+    }
+
+    fn revive(&mut self, chip: &E1000e, remains: &Remains<'_>) -> Result<(), StateError> {
+        self.queues.iter_mut().try_for_each(|queue| queue.revive(chip, remains))
+    }
+
     fn stop(&mut self, chip: &E1000e) {
         self.queues.iter_mut().for_each(|queue| queue.stop(chip));
     }
@@ -172,6 +181,14 @@ impl ReceiveSide<E1000e> for Receivers {
     }
 
     fn adopt_csb(&mut self, _: Option<Arc<Csb>>) {}
+
+    fn hold(&mut self, held: &Arc<Held>) {
+        self.queues.iter_mut().for_each(|queue| queue.hold(held));
+    }
+
+    fn revive(&mut self, chip: &E1000e, remains: &Remains<'_>) -> Result<(), StateError> {
+        self.queues.iter_mut().try_for_each(|queue| queue.revive(chip, remains))
+    }
 
     fn stop(&mut self, chip: &E1000e) {
         self.queues.iter_mut().for_each(|queue| queue.stop(chip));

@@ -367,6 +367,17 @@ impl Interrupts for Vectored {
         [raised, held, delivered].into_iter().for_each(|count| io.counter(count));
     }
 
+    fn enabled(&self) -> u32 {
+        self.mask()
+    }
+
+    fn revive(&self, enabled: u32) {
+        let mut s = self.state();
+        (s.causes, s.sent, s.prompt, s.holding) = (0, 0, 0, 0);
+        s.mask = if s.on { enabled & ALL } else { 0 };
+        self.pin.load(0, if s.on { 0 } else { enabled });
+    }
+
     fn resume(&self, host: &dyn Host) {
         let mut s = self.state();
         if !s.on {

@@ -11,15 +11,19 @@ use super::eeprom::Eeprom;
 use super::link::Loopback;
 use super::model::{Block, Model};
 use super::phy::Phy;
-use super::regs::{RCTL, Registers, TCTL, bit};
+use super::regs::{CSBAH, CSBAL, RCTL, Registers, TCTL, bit};
 use super::stats::Stats;
 use crate::chip::access;
+use crate::chip::held::{Held, Remains};
 use crate::chip::pci::Pci;
 use crate::chip::state::Fields;
 use crate::chip::{
     After, Chip, ChipCore, Config, Control, ControlOf, Controlled, Delays, Gate, Host, Layout,
-    Made, PciFunction,
+    Made, PciFunction, StateError,
 };
+
+/// Which word of a chip's own IOADDR is in what outlives the process.
+const IOADDR: usize = 0;
 
 /// One of Intel's chips.
 pub struct Intel<M: Model> {
@@ -57,6 +61,12 @@ impl<M: Model> Intel<M> {
     /// something since.
     pub fn over(config: Config, pages: Window, host: Arc<dyn Host>) -> Self {
         Self::make(config, Registers::new(M::REGISTERS, pages, true, config.csb), host)
+    }
+
+    /// IOADDR is about to be this.
+    pub(crate) fn set_ioaddr(&self, value: u32) {
+        self.regs.set_own(IOADDR, value);
+        self.ioaddr.store(value, Ordering::Relaxed);
     }
 
     fn make(config: Config, regs: Registers, host: Arc<dyn Host>) -> Self {
@@ -130,6 +140,22 @@ impl<M: Model> Controlled for Intel<M> {
 
     fn derive_sides(&self, _: &ControlOf<Self>, _: &mut M::Tx, rx: &mut M::Rx) {
         M::derive(self, rx);
+    }
+
+    /// Drivers of this family are content with these: frames, the link, the PHY.
+    const LOST: u32 = M::WRITTEN | cause::TXQE | cause::RXDMT0 | cause::LSC | cause::MDAC;
+
+    fn hold_own(&self, held: &Arc<Held>) -> bool {
+        self.regs.hold(held)
+    }
+
+    fn revive_own(&self, remains: &Remains<'_>, mapped: bool) -> Result<(), StateError> {
+        self.regs.revive(remains, mapped)?;
+        self.set_ioaddr(remains.own(IOADDR));
+        if self.regs.get(CSBAL) | self.regs.get(CSBAH) != 0 {
+            return Err(StateError::Lost("its driver uses the CSB"));
+        }
+        M::revive(&self.regs)
     }
 
     #[inline]

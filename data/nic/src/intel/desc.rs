@@ -22,6 +22,7 @@ pub mod tx {
     pub const TXSM: u64 = 2 << 40; // Data: Insert TCP/UDP Checksum (POPTS).
     pub const DD: u32 = 1; // Status: Descriptor Done, in the upper doubleword.
     pub const STA: u32 = 0xf; // Status bits in the upper doubleword.
+    pub const MARK: u32 = 8; // The one of them that is reserved, as our mark (`chip/held.rs`).
 }
 
 /// What a transmit descriptor is.
@@ -133,6 +134,7 @@ pub mod rx {
     pub const IPCS: u64 = 0x40 << 32; // IP checksum calculated.
     pub const IPE: u64 = 0x40 << 40; // IP checksum error.
     pub const RXE: u64 = 0x80 << 40; // Receive data error.
+    pub const MARK: u32 = 0x80; // PIF, without DD: our mark (`chip/held.rs`).
     pub const SPECIAL_SHIFT: u32 = 48; // Where the special field begins.
 }
 

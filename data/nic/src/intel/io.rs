@@ -23,7 +23,7 @@ impl<M: Model> Intel<M> {
     /// Writes it.
     pub(crate) fn write_ports(&self, offset: u64, data: &[u8]) {
         access::write_words(offset, data, |at, value| match at {
-            IOADDR => self.ioaddr.store(value, Ordering::Relaxed),
+            IOADDR => self.set_ioaddr(value),
             IODATA => self.write_register(self.ioaddr.load(Ordering::Relaxed), value),
             _ => {}
         });

@@ -16,6 +16,12 @@ pub mod fuzz;
 #[cfg(test)]
 #[path = "tests/guest.rs"]
 pub mod guest;
+#[cfg(test)]
+#[path = "tests/held.rs"]
+mod held;
+#[cfg(test)]
+#[path = "tests/held_judge.rs"]
+mod held_judge;
 mod io;
 pub mod link;
 pub mod model;

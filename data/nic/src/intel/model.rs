@@ -7,7 +7,9 @@ use super::ring::Format;
 use super::table::Row;
 use crate::chip::pci::Table;
 use crate::chip::phy::Kind;
-use crate::chip::{Delays, Edge, Host, Interrupts, Irq, Layout, ReceiveSide, TransmitSide};
+use crate::chip::{
+    Delays, Edge, Host, Interrupts, Irq, Layout, ReceiveSide, StateError, TransmitSide,
+};
 
 /// One of Intel's chips.
 pub trait Model: Sized + Send + Sync + 'static {
@@ -54,6 +56,15 @@ pub trait Model: Sized + Send + Sync + 'static {
     }
     /// CTRL.RST, or more: everything that is not a register is as after power-on.
     fn reset(_chip: &Intel<Self>) {}
+    /// Causes that say that descriptors were written back.
+    const WRITTEN: u32;
+    /// The registers are those that a process has left.
+    ///
+    /// # Errors
+    /// Nobody can go on with what they say.
+    fn revive(_regs: &Registers) -> Result<(), StateError> {
+        Ok(())
+    }
     /// The registers are those of a restored state: what follows from them is found again.
     fn derive(_chip: &Intel<Self>, _rx: &mut Self::Rx) {}
 }

@@ -4,11 +4,14 @@
 //! 0x3000 live in the shared window.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use vmlan_frame::RegisterCount;
 use vmlan_ram::Window;
 
 use super::table::{COMMON, Row};
+use crate::chip::StateError;
+use crate::chip::held::{Held, Remains};
 use crate::chip::state::Fields;
 
 pub const PAGES_START: u32 = 0x2000; // First byte of BAR0 that lies in the shared window.
@@ -118,6 +121,8 @@ pub struct Registers {
     /// The pages hold what a guest has stored there while there was no chip: nothing is written to
     /// them before the chip goes on from a state.
     kept: AtomicBool,
+    /// Where the values go as well, to outlive the process.
+    held: OnceLock<Arc<Held>>,
 }
 
 const END: u32 = 0xa000; // Registers with values of their own end here.
@@ -144,6 +149,7 @@ impl Registers {
             table,
             pages,
             kept: AtomicBool::new(kept),
+            held: OnceLock::new(),
         }
     }
 
@@ -158,6 +164,7 @@ impl Registers {
 
     #[inline]
     pub fn set(&self, offset: u32, value: u32) {
+        self.note(offset, value);
         if (PAGES_START..PAGES_END).contains(&offset) {
             self.pages.set_u32((offset - PAGES_START) as usize, value, Ordering::Release);
         } else if let Some(word) = self.words.get((offset / 4) as usize) {
@@ -170,7 +177,49 @@ impl Registers {
     #[must_use]
     #[inline]
     pub fn replace(&self, offset: u32, old: u32, new: u32) -> bool {
+        self.note(offset, new);
         self.pages.replace_u32((offset - PAGES_START) as usize, old, new)
+    }
+
+    /// What outlives the process has the value before anybody can act on it.
+    #[inline]
+    fn note(&self, offset: u32, value: u32) {
+        if offset < END
+            && let Some(held) = self.held.get()
+        {
+            held.set_register(offset, value);
+        }
+    }
+
+    /// A word of the chip's own outlives the process.
+    pub fn set_own(&self, n: usize, value: u32) {
+        self.held.get().into_iter().for_each(|held| held.set_own(n, value));
+    }
+
+    /// They outlive the process in there.
+    pub fn hold(&self, held: &Arc<Held>) -> bool {
+        self.held.set(Arc::clone(held)).is_ok()
+    }
+
+    /// Finds them in what a process has left. `mapped`: the pages have their values already.
+    ///
+    /// # Errors
+    /// One of them cannot be.
+    pub fn revive(&self, remains: &Remains<'_>, mapped: bool) -> Result<(), StateError> {
+        let all = self.table.iter().flat_map(|row| row.offsets().map(move |at| (*row, at)));
+        for (row, at) in all.filter(|(_, at)| *at < END && *at != STATUS) {
+            let in_pages = (PAGES_START..PAGES_END).contains(&at);
+            let exists = self.row(at).is_some();
+            let value = if in_pages && mapped { self.get(at) } else { remains.register(at) };
+            if exists && !in_pages && !row.may_be(value) {
+                return Err(StateError::Lost("a register has bits that do not exist"));
+            }
+            self.note(at, value);
+            if exists && !(in_pages && mapped) {
+                self.set(at, value);
+            }
+        }
+        Ok(())
     }
 
     /// Two registers as one address: `low` with its 4 lowest bits cleared (descriptor rings are
@@ -221,7 +270,7 @@ impl Registers {
     /// Passes the registers that are not as after power-on. A store to a mapped page may have set
     /// any bit, else there are only those that exist.
     pub fn fields(&self, io: &mut Fields<'_>) {
-        let Self { words: _, table, rows: _, accesses: _, pages: _, kept: _ } = self;
+        let Self { words: _, table, rows: _, accesses: _, pages: _, kept: _, held: _ } = self;
         let mut list: Vec<(u32, u32)> = table
             .iter()
             .filter(|row| row.offset != STATUS)

@@ -20,7 +20,7 @@ impl<M: Model> Intel<M> {
     /// All but configuration space.
     pub(crate) fn reset_function(&self, control: &mut ControlOf<Self>) -> After {
         control.phy.reset();
-        self.ioaddr.store(0, Ordering::Relaxed);
+        self.set_ioaddr(0);
         self.reset_mac(control, true)
     }
 

@@ -4,18 +4,21 @@
 use std::cell::Cell;
 use std::marker::PhantomData;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use vmlan_ram::Map;
 
 use super::cause;
 use super::chip::Intel;
-use super::desc::rx;
+use super::desc::{rx, tx, upper};
 use super::model::Model;
 use super::regs::{self, Registers};
-use crate::chip::Fault;
+use crate::bits::low32;
 use crate::chip::csb::{Csb, CsbSide, Direction, Register};
+use crate::chip::held::{Held, Left, Line, MOST, Remains, Said};
 use crate::chip::state::{Fields, Stateful};
-use crate::ring::{DescriptorRing, Descriptors, Look, SIZE, distance, halves};
+use crate::chip::{Fault, StateError};
+use crate::ring::{DescriptorRing, Descriptors, Look, Revived, SIZE, add, distance, halves};
 
 /// The registers of a ring.
 #[derive(Debug)]
@@ -118,6 +121,15 @@ impl Format {
     }
 }
 
+/// As a number.
+fn kind(format: Format) -> u32 {
+    match format {
+        Format::Legacy => 0,
+        Format::Extended => 1,
+        Format::Split(_) => 2,
+    }
+}
+
 /// One side's ring.
 pub struct Ring<M> {
     names: &'static Names,
@@ -136,6 +148,12 @@ pub struct Ring<M> {
     pub format: Format,
     /// Lengths that a descriptor in the making has so far: it is written back whole.
     pub lengths: Cell<[u16; 4]>,
+    /// Where it outlives the process.
+    pub line: Option<Line>,
+    /// What transmit descriptors before the head have said, if it does: the two contexts.
+    pub said: Said,
+    /// The head will be within a frame that is passed over.
+    pub cut: bool,
     _model: PhantomData<fn() -> M>,
 }
 
@@ -152,6 +170,9 @@ impl<M: Model> Ring<M> {
             wrote: false,
             format: Format::Legacy,
             lengths: Cell::default(),
+            line: None,
+            said: Said::default(),
+            cut: false,
             _model: PhantomData,
         }
     }
@@ -188,7 +209,52 @@ impl<M: Model> Ring<M> {
     pub fn publish(&mut self, regs: &Registers, head: u32) {
         (self.head, self.told, self.wrote) = (Some(head), Some(head), true);
         regs.set(self.names.head, head << self.format.shift());
+        if let Some(line) = &mut self.line {
+            line.close();
+        }
         self.csb.publish(head);
+    }
+
+    /// The number of its line.
+    fn number(&self) -> usize {
+        usize::from(self.names.queue) * 2 + usize::from(self.names.direction == Direction::Receive)
+    }
+
+    /// Where a receive descriptor has its status, and in which word what it had before is.
+    fn status(&self) -> usize {
+        if self.format == Format::Legacy { 12 } else { 8 }
+    }
+
+    /// The first of `a..b` that was not handed over. What is there and behind is made empty again.
+    fn empty(&self, left: &Left<'_>, (a, b): (u32, u32), size: u32) -> u32 {
+        let count = distance(a, b, size).min(MOST);
+        let at = |n| add(a, n, size);
+        let first = (0..count).find(|n| self.is_marked(at(*n))).unwrap_or(count);
+        for index in (first..count).map(at) {
+            if self.format == Format::Extended {
+                self.memory.set_u64(index, 0, left.kept(index));
+            }
+            self.memory.set_u32(index, self.status(), 0);
+        }
+        at(first)
+    }
+
+    /// A receive descriptor has a mark, and was not handed over.
+    fn is_marked(&self, index: u32) -> bool {
+        let (_, word) = self.memory.read(index);
+        let status = if self.format == Format::Legacy { upper(word) } else { low32(word) };
+        status & (rx::MARK | 1) == rx::MARK
+    }
+
+    /// Frames of `a..b` were sent: what was not yet said of them is.
+    fn report(&self, (a, b): (u32, u32), size: u32) {
+        for index in (0..distance(a, b, size)).map(|n| add(a, n, size)) {
+            let (_, word) = self.memory.read(index);
+            let status = upper(word);
+            if word & (tx::RS | tx::RPS) != 0 && status & (tx::MARK | tx::DD) == tx::MARK {
+                self.memory.set_u32(index, 12, status & !tx::STA | tx::DD);
+            }
+        }
     }
 }
 
@@ -232,6 +298,9 @@ impl<M: Model> DescriptorRing for Ring<M> {
                 self.csb.tail(&register, size, moved)
             }
         };
+        if let Some(line) = &mut self.line {
+            line.place(base, len, kind(format));
+        }
         let result = self.check(same, base, len, head.max(tail));
         self.fault = result.err();
         result?;
@@ -249,7 +318,83 @@ impl<M: Model> DescriptorRing for Ring<M> {
     fn forget(&mut self, chip: &Intel<M>) {
         (self.head, self.fault, self.told, self.wrote) = (None, None, None, false);
         self.csb.restart();
+        if let Some(line) = &mut self.line {
+            line.forget();
+        }
         self.publish_again(chip);
+    }
+
+    fn forget_said(&mut self) {
+        self.said = Said::default();
+        if let Some(line) = &mut self.line {
+            line.say(&self.said, false);
+        }
+    }
+
+    fn cut(&mut self, cut: bool) {
+        self.cut = cut;
+    }
+
+    fn hold(&mut self, held: &Arc<Held>) {
+        self.line = Some(Line::new(held, self.number()));
+    }
+
+    #[inline]
+    fn is_held(&self) -> bool {
+        self.line.is_some() && !matches!(self.format, Format::Split(_))
+    }
+
+    fn mark(&self, number: u32) {
+        if self.format == Format::Extended
+            && let Some(line) = &self.line
+        {
+            line.keep(number, self.memory.first(number, Ordering::Relaxed));
+        }
+        self.memory.set_u32(number, self.status(), rx::MARK);
+    }
+
+    fn hand_over(&self, a: u32, b: u32) {
+        self.line.iter().for_each(|line| line.hand_over(a, b));
+    }
+
+    fn revive(
+        &mut self,
+        chip: &Intel<M>,
+        remains: &Remains<'_>,
+    ) -> Result<Option<Revived>, StateError> {
+        let (regs, left) = (&chip.regs, Left::new(*remains, self.number()));
+        let receives = self.names.direction == Direction::Receive;
+        let base = regs.base(self.names.low, self.names.high);
+        let len = regs.get(self.names.len) & LEN;
+        if receives {
+            self.format = M::format(regs);
+        }
+        let (size, there) = (len >> 4, self.memory.find(base, len));
+        let same = there && left.is_of(base, len, kind(self.format));
+        let intent = left.intent(size).filter(|_| same);
+        let mut head = regs.get(self.names.head) & INDEX;
+        match intent {
+            Some((a, b)) if receives => head = self.empty(&left, (a, b), size),
+            Some((a, b)) => {
+                self.report((a, b), size);
+                head = b;
+            }
+            None => {}
+        }
+        if receives && same && head < size {
+            // Marks of an intent that was not stated yet.
+            let next = (0..MOST).map(|n| add(head, n, size));
+            let marked = next.take_while(|index| self.is_marked(*index));
+            marked.for_each(|index| self.memory.set_u32(index, self.status(), 0));
+        }
+        regs.set(self.names.head, head);
+        self.said = left.said(intent.is_some());
+        let cut = same && left.is_cut(intent.is_some());
+        if let Some(line) = &mut self.line {
+            line.say(&self.said, cut);
+        }
+        self.head = Some(head);
+        Ok(Some(Revived { head, said: self.said, cut }))
     }
 
     fn publish_again(&self, chip: &Intel<M>) {
@@ -269,7 +414,8 @@ impl<M: Model> DescriptorRing for Ring<M> {
         // The model derives the format; no descriptor is in the making.
         #[rustfmt::skip]
         let Self {
-            names: _, memory, head, fault, csb, told, wrote, format: _, lengths: _, _model: _,
+            names: _, memory, head, fault, csb, told, wrote, format: _, lengths: _, line: _,
+            said: _, cut: _, _model: _,
         } = self;
         memory.fields(io);
         [head, told].into_iter().for_each(|index| io.option(index, Fields::u32));

@@ -11,10 +11,11 @@ use super::model::Model;
 use super::regs;
 use super::ring::Ring;
 use crate::chip::frame_totals::SHORTEST;
+use crate::chip::held::Said;
 use crate::chip::state::{Fields, Stateful};
 use crate::ring::{
-    Checksums, Found, Look, Plan, Range, SIZE, Segment, Setup, Told, Transmit, Want, Wanted, add,
-    distance, halves, unfinished,
+    Checksums, DescriptorRing, Found, Look, Plan, Range, SIZE, Segment, Setup, Told, Transmit,
+    Want, Wanted, add, distance, halves, unfinished,
 };
 
 const CHUNK: u32 = 32; // Descriptors that are read together.
@@ -132,9 +133,22 @@ impl<M: Model> Transmit for Tx<M> {
         })
     }
 
+    fn recall(said: &Said) -> Contexts {
+        let mut memory = Contexts::default();
+        for [addr, word] in said.as_chunks().0 {
+            if kind(*word) == Kind::Context {
+                Self::between(&mut memory, *addr, *word);
+            }
+        }
+        memory
+    }
+
     /// 3.3.3.1: STA.
     #[inline]
     fn complete(ring: &mut Ring<M>, chip: &Intel<M>, look: Look, to: u32) -> (u32, bool) {
+        if ring.is_held() {
+            mark(ring, look, to);
+        }
         let (mut at, mut left) = (look.head, distance(look.head, to, look.size));
         let (mut reported, mut delayed) = (false, true);
         let mut words = [[0; SIZE]; CHUNK as usize];
@@ -157,6 +171,39 @@ impl<M: Model> Transmit for Tx<M> {
         let written = if reported { ring.written() } else { 0 };
         let empty = if to == look.tail { cause::TXQE } else { 0 };
         (written | empty, reported && delayed)
+    }
+}
+
+/// States the intent to hand over all descriptors before `to`, with what they have said.
+#[inline(never)]
+fn mark<M: Model>(ring: &mut Ring<M>, look: Look, to: u32) {
+    let (mut at, mut left) = (look.head, distance(look.head, to, look.size));
+    let (mut said, mut any) = (ring.said, false);
+    let mut words = [[0; SIZE]; CHUNK as usize];
+    while left > 0 {
+        let n = left.min(CHUNK).min(look.size - at);
+        let chunk = words.get_mut(..n as usize).unwrap_or_default();
+        ring.memory.copy(at, chunk);
+        for (index, desc) in (at..).zip(chunk) {
+            let (addr, word) = halves(desc);
+            if word & (tx::RS | tx::RPS) != 0 {
+                ring.memory.set_u32(index, 12, upper(word) & !tx::STA | tx::MARK);
+            }
+            if kind(word) == Kind::Context {
+                let place = usize::from(word & tx::TSE != 0);
+                said.as_chunks_mut().0.iter_mut().skip(place).take(1).for_each(|said| {
+                    *said = [addr, word];
+                });
+                any = true;
+            }
+        }
+        at = add(at, n, look.size);
+        left -= n;
+    }
+    ring.said = said;
+    let cut = ring.cut;
+    if let Some(line) = &mut ring.line {
+        line.open((look.head, to), any.then_some(&said), cut);
     }
 }
 

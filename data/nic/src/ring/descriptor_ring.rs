@@ -6,8 +6,20 @@ use vmlan_ram::Map;
 
 use super::{Look, SIZE};
 use crate::chip::csb::{Csb, CsbSide};
+use crate::chip::held::{Held, Remains, Said};
 use crate::chip::state::Fields;
-use crate::chip::{Chip, Fault};
+use crate::chip::{Chip, Fault, StateError};
+
+/// A ring as a process has left it.
+#[derive(Clone, Copy, Debug)]
+pub struct Revived {
+    /// The first descriptor that is not written back.
+    pub head: u32,
+    /// What descriptors before it have said.
+    pub said: Said,
+    /// The rest of a frame is to be passed over.
+    pub cut: bool,
+}
 
 /// A ring of descriptors in guest memory: where it is, how far the guest has filled it, and what
 /// the CSB says about that. Intel's chips say so in registers, Realtek's in the descriptors. What
@@ -41,6 +53,34 @@ pub trait DescriptorRing: Send {
     fn fields(&mut self, io: &mut Fields<'_>);
     /// Head and size, as it was last looked at. `None`: who knows.
     fn extent(&self) -> Option<(u32, u32)>;
+    /// It outlives the process in there, in a line of its own.
+    fn hold(&mut self, _: &Arc<Held>) {}
+    /// It does.
+    #[inline]
+    fn is_held(&self) -> bool {
+        false
+    }
+    /// Goes on from what a process has left. Returns the head, quadwords that transmit descriptors
+    /// before it have said, and whether the rest of a frame is to be passed over there. `None`:
+    /// there is no ring.
+    ///
+    /// # Errors
+    /// It cannot.
+    fn revive(
+        &mut self,
+        _chip: &Self::Chip,
+        _: &Remains<'_>,
+    ) -> Result<Option<Revived>, StateError> {
+        Err(StateError::NotHeld)
+    }
+    /// What transmit descriptors have said is void.
+    fn forget_said(&mut self) {}
+    /// The head will be within a frame that is passed over, or not.
+    fn cut(&mut self, _: bool) {}
+    /// The descriptor `number` is about to be written back, with others of the same intent.
+    fn mark(&self, _number: u32) {}
+    /// Those in `a..b` have marks.
+    fn hand_over(&self, _a: u32, _b: u32) {}
     /// What a frame found missing beside the ring is there now.
     fn has_more(&self) -> bool {
         false

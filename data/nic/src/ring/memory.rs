@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use vmlan_ram::{Map, Window};
 
 use super::SIZE;
+use crate::chip::held::point;
 use crate::chip::state::{Fields, Stateful};
 
 /// The descriptors of a ring, wherever it is now.
@@ -94,6 +95,10 @@ impl Descriptors {
     #[inline]
     pub fn set(&self, index: u32, words: (u64, u64)) {
         if let Some(window) = &self.window {
+            point();
+            #[cfg(test)]
+            window.set_u64(at(index), words.0, Ordering::Relaxed);
+            point();
             window.set_descriptor(at(index), words);
         }
     }
@@ -113,6 +118,7 @@ impl Descriptors {
     #[inline]
     pub fn set_u64(&self, index: u32, offset: usize, word: u64) {
         if let Some(window) = &self.window {
+            point();
             window.set_u64(at(index) + offset, word, Ordering::Release);
         }
     }
@@ -121,6 +127,7 @@ impl Descriptors {
     #[inline]
     pub fn set_u32(&self, index: u32, offset: usize, word: u32) {
         if let Some(window) = &self.window {
+            point();
             window.set_u32(at(index) + offset, word, Ordering::Release);
         }
     }

@@ -25,7 +25,7 @@ mod tx_plan;
 mod tx_scan;
 
 pub use counted::Counted;
-pub use descriptor_ring::DescriptorRing;
+pub use descriptor_ring::{DescriptorRing, Revived};
 pub use memory::Descriptors;
 pub use queues::{in_turn, run};
 pub use receive::{At, Filter, Receive, Receiver, Shape, Verdict, Written};

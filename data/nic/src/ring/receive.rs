@@ -22,8 +22,9 @@ use super::rx_scatter::{MAX_PARTS, Outcome};
 use super::{DescriptorRing, Look, add};
 use crate::chip::csb::Csb;
 use crate::chip::frame_totals::{BatchTotals, SHORTEST, SideStats};
+use crate::chip::held::{Held, Remains};
 use crate::chip::state::Fields;
-use crate::chip::{Chip, Fault, ReceiveSide, Received};
+use crate::chip::{Chip, Fault, ReceiveSide, Received, StateError};
 use crate::notify::csb;
 
 /// Frames for which buffers are found, and asked for, before the first is copied.
@@ -257,6 +258,14 @@ impl<R: Receive> ReceiveSide<ChipOf<R>> for Receiver<R> {
         self.ring.csb().adopt(csb);
     }
 
+    fn hold(&mut self, held: &Arc<Held>) {
+        self.ring.hold(held);
+    }
+
+    fn revive(&mut self, chip: &ChipOf<R>, remains: &Remains<'_>) -> Result<(), StateError> {
+        self.ring.revive(chip, remains).map(drop)
+    }
+
     fn stop(&mut self, chip: &ChipOf<R>) {
         self.ring.forget(chip);
         self.starved = None;
@@ -377,6 +386,7 @@ impl<'q, R: Receive> Pass<'q, R> {
     fn chunk(&mut self, batch: &Batch<'_>, list: &[u16]) -> (usize, bool) {
         let mut targets = [const { None }; CHUNK];
         let unfinished = R::UNCUT && batch.needs() != Offloads::NONE;
+        let held = self.ring.is_held();
         let (mut dealt, mut more, mut pending) = (0, false, false);
         for (i, place) in list.iter().zip(&mut targets) {
             let i = usize::from(*i);
@@ -392,7 +402,8 @@ impl<'q, R: Receive> Pass<'q, R> {
                     *place = self.quick(len, self.shape.untagged);
                 }
             }
-            pending |= R::IN_ORDER && place.is_some();
+            // An intent is about descriptors that follow each other.
+            pending |= (R::IN_ORDER || held) && place.is_some();
             if place.is_none() {
                 // Those before it are to be copied first.
                 if pending {
@@ -411,6 +422,9 @@ impl<'q, R: Receive> Pass<'q, R> {
             }
             dealt += 1;
             self.sums.add(destination, len);
+        }
+        if held {
+            self.mark(&targets);
         }
         self.copy(batch, list, &mut targets);
         (dealt, more || dealt == list.len())
@@ -441,6 +455,15 @@ impl<'q, R: Receive> Pass<'q, R> {
         let target = (buffer, self.at);
         self.at = add(self.at, 1, self.size);
         Some(target)
+    }
+
+    /// The buffers found are about to be handed over.
+    fn mark(&self, targets: &[Target<'q>]) {
+        let mut numbers = targets.iter().flatten().map(|(_, number)| *number);
+        let Some(first) = numbers.next() else { return };
+        self.ring.mark(first);
+        numbers.for_each(|number| self.ring.mark(number));
+        self.ring.hand_over(first, self.at);
     }
 
     /// Second pass: copies frames to the buffers found.

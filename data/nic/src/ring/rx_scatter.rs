@@ -60,7 +60,7 @@ impl<'m> Parts<'m> {
         self.at = after;
     }
 
-    fn shares(&self) -> impl Iterator<Item = (u32, usize)> {
+    fn shares(&self) -> impl DoubleEndedIterator<Item = (u32, usize)> {
         self.shares.iter().copied().take(self.descriptors as usize)
     }
 
@@ -193,8 +193,13 @@ impl<'q, R: Receive> Pass<'q, R> {
             && self.budget > 0
             && R::buffer(self.ring, self.at, &self.shape).1 == 0
         {
+            let next = add(self.at, 1, self.size);
+            if self.ring.is_held() {
+                self.ring.mark(self.at);
+                self.ring.hand_over(self.at, next);
+            }
             R::write_back(self.ring, self.filter, self.at, &Written::default());
-            self.at = add(self.at, 1, self.size);
+            self.at = next;
             self.budget -= 1;
         }
     }
@@ -246,6 +251,9 @@ impl<'q, R: Receive> Pass<'q, R> {
     /// Hands the descriptors of a frame of `total` bytes to the guest. `end`: what the last of them
     /// says.
     fn write_back(&mut self, parts: &Parts<'q>, total: usize, end: Written<R::Note>) {
+        if self.ring.is_held() {
+            return self.hand_over(parts, total, end);
+        }
         let mut done = 0;
         for (number, len) in parts.shares() {
             let first = done == 0;
@@ -258,8 +266,31 @@ impl<'q, R: Receive> Pass<'q, R> {
         self.at = parts.at.at;
     }
 
+    /// The same, so that the next process can tell what the guest has: nothing, until the first
+    /// descriptor is written back, after all others.
+    fn hand_over(&mut self, parts: &Parts<'q>, total: usize, end: Written<R::Note>) {
+        self.mark_all(parts);
+        let mut done = total;
+        for (number, len) in parts.shares().rev() {
+            let last = done == total;
+            let what = if last { end } else { Written { note: end.note, ..Written::default() } };
+            let what = Written { len, first: done == len, last, total: done, ..what };
+            R::write_back(self.ring, self.filter, number, &what);
+            done -= len;
+        }
+        self.at = parts.at.at;
+    }
+
+    fn mark_all(&self, parts: &Parts<'q>) {
+        parts.shares().for_each(|(number, _)| self.ring.mark(number));
+        self.ring.hand_over(self.at, parts.at.at);
+    }
+
     /// Hands back descriptors that cannot be used, so that the ring goes on.
     fn give_up(&mut self, parts: &Parts<'q>) -> Outcome {
+        if self.ring.is_held() {
+            self.mark_all(parts);
+        }
         for (number, _) in parts.shares() {
             let lost = Written { first: true, last: true, failed: true, ..Written::default() };
             R::write_back(self.ring, self.filter, number, &lost);

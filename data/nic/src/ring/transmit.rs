@@ -32,8 +32,9 @@ use super::tx_scan::{Found, MAX_PIECES, Want};
 use super::{DescriptorRing, Look, distance};
 use crate::chip::csb::Csb;
 use crate::chip::frame_totals::SideStats;
+use crate::chip::held::{Held, Remains, Said};
 use crate::chip::state::{Fields, Stateful};
-use crate::chip::{Chip, Fault, Sent, TransmitSide};
+use crate::chip::{Chip, Fault, Sent, StateError, TransmitSide};
 use crate::notify::csb;
 
 /// Frames whose descriptors are read, and whose first bytes are asked for, before the first is
@@ -100,6 +101,10 @@ pub trait Transmit: Sized {
     /// What is to be done to a frame.
     fn plan(found: &Found<Self>, setup: Setup) -> Result<Plan, Reason>;
 
+    /// What descriptors between frames have said, from quadwords that outlived a process.
+    fn recall(_said: &Said) -> Self::Memory {
+        Self::Memory::default()
+    }
     /// What counts the frames of this ring.
     #[inline]
     fn stats<'c>(_ring: &Self::Ring, chip: &'c ChipOf<Self>) -> &'c SideStats {
@@ -282,6 +287,17 @@ impl<T: Transmit> TransmitSide<ChipOf<T>> for Transmitter<T> {
         self.ring.csb().adopt(csb);
     }
 
+    fn hold(&mut self, held: &Arc<Held>) {
+        self.ring.hold(held);
+    }
+
+    fn revive(&mut self, chip: &ChipOf<T>, remains: &Remains<'_>) -> Result<(), StateError> {
+        let Some(found) = self.ring.revive(chip, remains)? else { return Ok(()) };
+        self.state.restart(found.head);
+        (self.state.memory, self.state.skipping) = (T::recall(&found.said), found.cut);
+        Ok(())
+    }
+
     /// The head stands at the first descriptor that is not written back.
     fn stop(&mut self, chip: &ChipOf<T>) {
         self.ring.forget(chip);
@@ -291,6 +307,7 @@ impl<T: Transmit> TransmitSide<ChipOf<T>> for Transmitter<T> {
     fn reset(&mut self, chip: &ChipOf<T>) {
         self.stop(chip);
         self.state.memory = T::Memory::default();
+        self.ring.forget_said();
     }
 
     fn fault(&self) -> Option<Fault> {
@@ -340,12 +357,14 @@ impl<T: Transmit> TransmitSide<ChipOf<T>> for Transmitter<T> {
             finished += count(chip.core(), stats, &batch);
         }
         let to = settle(state, &batch);
+        let cut = state.skipping && to == state.next;
         // Descriptors without a frame, or without its end, are work as well: a guest with nothing
         // else is charged for them as for a frame; its neighbours are not.
         if batch.is_empty() && limit > 0 {
             finished = finished.max(1);
         }
         batch.give_back(spare);
+        self.ring.cut(cut);
         let (causes, delayed) = match distance(look.head, to, look.size) {
             0 => (0, false),
             _ => T::complete(&mut self.ring, chip, look, to),

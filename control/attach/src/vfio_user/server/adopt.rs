@@ -1,5 +1,6 @@
 //! What one switch leaves to the next, and how the next goes on with it.
 
+use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -9,13 +10,15 @@ use vmlan_frame::{Port, error_chain};
 
 use super::super::keep::FoundClient;
 use super::super::record::Client;
-use super::super::session::{Found, Session};
+use super::super::session::{Chip, Found, Session};
 use super::super::wire::{Frames, Replies};
 use super::flap::{Cable, Flap, Seen};
 use super::{Served, Server};
 use crate::connection::Connection;
 use crate::journal::{COPIED, Journal};
+use crate::sys::SharedPages;
 use crate::timer::monotonic;
+use vmlan_nic::chip::held::{HELD, Remains};
 
 /// How long a switch has to live with a client that it went on with. One that dies before that may
 /// have died of it.
@@ -70,8 +73,14 @@ impl Server {
 
     /// Goes on with the client of a switch that has died, with a chip that is reset.
     pub(super) fn adopt(&mut self, found: FoundClient) {
-        let FoundClient { sock, client, regions, interrupts, chip } = found;
-        let deadly = client.is_deadly();
+        let FoundClient { sock, client, regions, interrupts, chip, state } = found;
+        let (deadly, has_killed) = (client.is_deadly(), client.has_killed());
+        // What is in the old one is true once, and only if its requests were counted.
+        let remains = state.filter(|_| chip.is_empty()).map(take_remains);
+        let remains = remains.transpose().unwrap_or_else(|e| {
+            self.warn(&format!("cannot read what its chip has left: {e}"));
+            None
+        });
         let Client { socket, journal, area, version, controls, adopted, deaths, .. } = client;
         // `sock` has it too.
         drop(socket);
@@ -87,13 +96,15 @@ impl Server {
             regions,
             interrupts,
             chip,
+            remains: remains.filter(|_| !has_killed).unwrap_or_default(),
+            done: 0,
         };
         let session = match journal {
             Err(e) => Err(e.to_string()),
             Ok(_) if deadly => Err("switches have died of it, one after the other".to_owned()),
             Ok(_) => self.resume(&mut connection, area, controls, found),
         };
-        let session = match session {
+        let (session, state) = match session {
             Ok(session) => session,
             Err(why) => {
                 self.warn(&format!("its VM's NIC is lost with the switch that has died: {why}"));
@@ -103,23 +114,28 @@ impl Server {
                 return;
             }
         };
-        let exact = session.is_exact();
-        let deaths = if exact { 0 } else { deaths.saturating_add(1) };
+        let chip = session.chip();
+        let deaths = if chip == Chip::Saved { 0 } else { deaths.saturating_add(1) };
         let adopted = adopted.saturating_add(1);
         let replies = Replies::default();
         *self.shared.memory() = session.memory();
-        self.served = Some(Served { connection, session, replies, controls, adopted, deaths });
+        self.served =
+            Some(Served { connection, session, state, replies, controls, adopted, deaths });
         // A state that was gone on with is not true any more.
         self.keep();
         self.served.iter().for_each(|served| served.session.begin());
-        self.shared.set_adopted(adopted, exact);
-        self.log_adopted(exact);
-        if exact {
-            self.port().nic().set_link(self.link);
-        } else {
-            let now = Instant::now();
-            self.set_flap(Some(Flap::begin(now)));
+        self.shared.set_adopted(adopted, chip);
+        self.log_adopted(chip);
+        let now = Instant::now();
+        if chip != Chip::Saved {
             self.proven = Some(now + TRIAL);
+        }
+        if chip == Chip::Reset {
+            self.set_flap(Some(Flap::begin(now)));
+        } else {
+            self.port().nic().set_link(self.link);
+            // From here on the next one finds all there is.
+            self.port().nic().note();
         }
         (self.changed)();
     }
@@ -147,9 +163,11 @@ impl Server {
         }
     }
 
-    fn log_adopted(&mut self, exact: bool) {
-        if exact {
-            log::info!("{}: goes on with the VM of the switch before", self.name);
+    fn log_adopted(&mut self, chip: Chip) {
+        if chip != Chip::Reset {
+            let how =
+                if chip == Chip::Found { ", which was killed: its chip is as it was" } else { "" };
+            log::info!("{}: goes on with the VM of the switch before{how}", self.name);
             return;
         }
         self.warn(
@@ -165,26 +183,36 @@ impl Server {
         area: Option<OwnedFd>,
         controls: u64,
         mut found: Found,
-    ) -> Result<Session, String> {
-        connection.recover(&self.waker).map_err(|e| error_chain(&e))?;
+    ) -> Result<(Session, Option<OwnedFd>), String> {
+        found.done = connection.recover(&self.waker).map_err(|e| error_chain(&e))?;
         let journal = connection.journal().ok_or("it has no journal")?;
         found.done_before = controls == journal.controls().wrapping_add(1);
         found.config = journal.copied();
         found.memo = journal.memo();
+        if journal.is_once() {
+            // Half of it, perhaps.
+            found.remains.clear();
+            journal.set_once(false);
+        }
         let silence = Duration::from_nanos(monotonic().saturating_sub(journal.last_alive()));
         if silence >= LATE {
             found.late = connection.waiting().map_err(|e| error_chain(&e))?;
         }
+        let state = self.renew_state().map_err(|e| format!("memory for its chip: {e}"))?;
         let port = Arc::clone(&self.shared.port);
-        let adopt = |area| self.areas.adopt(area).map_err(|e| format!("its registers: {e}"));
-        if found.chip.is_empty() {
-            let area = adopt(area)?;
-            return Session::adopt(port, area, self.files, found).map_err(|e| error_chain(&e));
-        }
-        // The guest's stores to registers that it has mapped are newer than what was saved of them.
-        let mut session =
-            Session::adopt(port, None, self.files, found).map_err(|e| error_chain(&e))?;
-        session.set_area(adopt(area)?);
-        Ok(session)
+        let session = Session::adopt(port, || self.areas.adopt(area), self.files, found);
+        Ok((session.map_err(|e| error_chain(&e))?, state))
     }
+}
+
+/// What a chip has left in `state`, which nobody is to go on with a second time: by then the rings
+/// are others.
+fn take_remains(state: OwnedFd) -> io::Result<Vec<u8>> {
+    let pages = SharedPages::of(&state, HELD)?;
+    let memory = pages.window(0, HELD).ok_or(io::ErrorKind::InvalidData)?;
+    let mut remains = vec![0; HELD];
+    memory.slice(0, HELD).read(&mut remains);
+    let (at, void) = Remains::VOID;
+    memory.set_u32(at, void, Ordering::Release);
+    Ok(remains)
 }

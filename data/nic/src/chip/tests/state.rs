@@ -5,6 +5,9 @@
 //! its own target has it, a byte that counts steps before the state is saved, and those steps; a
 //! byte that counts changes of the state, three bytes each (a place, a value); then steps for the
 //! chip that goes on from it. No changes: the state is in the input, in front of the steps.
+//!
+//! With bit 7 of the first byte the changes are made to what a chip leaves that dies
+//! ([`crate::chip::held`]).
 
 use crate::chip::state::{Tag, parts_of};
 use crate::e1000::E1000;
@@ -97,6 +100,8 @@ pub fn trace<C: Fuzzed>(data: &[u8], when: impl Fn(usize) -> bool) -> Vec<Seen> 
 pub fn chip_state(data: &[u8]) -> bool {
     let Some((chip, rest)) = data.split_first() else { return false };
     match chip % 5 {
+        0 if *chip >= 0x80 => left::<E1000>(rest),
+        _ if *chip >= 0x80 => left::<E1000e>(rest),
         0 => hostile::<E1000>(rest),
         1 => hostile::<R8169>(rest),
         2 => hostile::<Rtl8139>(rest),
@@ -125,6 +130,42 @@ fn changed<'d>(state: Vec<u8>, changes: &[u8], rest: &'d [u8]) -> (Vec<u8>, &'d 
         state
     };
     (changes.chunks_exact(3).fold(state, change), rest)
+}
+
+/// A chip goes on from what another one has left, some bytes of which are changed.
+fn left<C: Fuzzed>(data: &[u8]) -> bool {
+    let Some((byte, data)) = data.split_first() else { return false };
+    let (before, rest) = counted(data, 1);
+    let (changes, after) = counted(rest, 3);
+    WORLD.with_borrow_mut(|world| {
+        world.load(&[]);
+        let mut run = start::<C>(world, *byte, before);
+        assert!(run.chip.hold(run.world.held()), "it is held");
+        // All registers are noted, and the link is as the driver knows it.
+        let state = run.chip.save();
+        assert_eq!(run.chip.restore(&state), Ok(()));
+        run.chip.set_link(true);
+        run.chip.note();
+        while !run.steps.is_empty() {
+            run.step();
+            run.chip.note();
+        }
+        let mut remains = run.world.remains();
+        for change in changes.chunks_exact(3) {
+            remains[usize::from(u16::from_le_bytes([change[0], change[1]]))] = change[2];
+        }
+        let successor = run.another(*byte);
+        let taken = successor.revive(&remains, false).is_ok();
+        (run.chip, run.steps) = (successor, after);
+        run.check();
+        while !run.steps.is_empty() {
+            run.step();
+            run.check();
+        }
+        run.start_anew();
+        run.world.check_guards();
+        taken
+    })
 }
 
 fn hostile<C: Fuzzed>(data: &[u8]) -> bool {

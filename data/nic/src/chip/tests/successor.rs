@@ -93,7 +93,7 @@ proptest! {
     /// Bytes of a state that a chip would never write, and bytes that are none.
     #[test]
     fn states_of_any_bytes_do_no_harm(
-        chip in 0u8..5,
+        chip in prop_oneof![0u8..5, 0x80u8..0x82],
         byte in any::<u8>(),
         before in vec(any::<u8>(), 0..20),
         changes in vec((any::<u16>(), any::<u8>()), 0..6),
@@ -130,6 +130,41 @@ fn every_byte_may_be_wrong() {
             *was += 1;
         }
         assert!(taken > 100 && refused > 20, "chip {chip}: {taken} taken, {refused} refused");
+    }
+}
+
+/// The same of what a chip leaves that dies: words of the format, lines, slots, registers; and
+/// intents of all kinds.
+#[test]
+fn whatever_was_left_may_be_wrong() {
+    for chip in [0x80u8, 0x81] {
+        let (mut taken, mut refused) = (0, 0);
+        let before = [0x6f, 0x0f, 0x28, 0x12, 0x6f, 0x11, 0xb1];
+        let mut one = |changes: &[(u16, u8)]| {
+            let mut data = vec![chip, 0x12, u8::try_from(before.len()).unwrap()];
+            data.extend(before);
+            data.push(u8::try_from(changes.len()).unwrap());
+            for (at, value) in changes {
+                data.extend(at.to_le_bytes());
+                data.push(*value);
+            }
+            data.extend([0x0f, 0x28, 0x67, 0x11]);
+            let was = if chip_state(&data) { &mut taken } else { &mut refused };
+            *was += 1;
+        };
+        one(&[]);
+        let places =
+            (0..0x80).chain((0x1000..0x1100).step_by(3)).chain((0x2000..0x2300).step_by(5));
+        let places = places.chain((0x3000..0x3300).step_by(5)).chain((0x4000..0xe000).step_by(97));
+        for (n, at) in places.enumerate() {
+            one(&[(at, [0, 1, 0x7f, 0xff][n % 4])]);
+        }
+        for line in [0x1000u16, 0x1400] {
+            for (a, b, flags) in [(0, 1, 1), (31, 3, 3), (5, 5, 7), (9, 200, 15), (3, 30, 0xff)] {
+                one(&[(line, a), (line + 2, b), (line + 4, flags)]);
+            }
+        }
+        assert!(taken > 300 && refused > 20, "chip {chip}: {taken} taken, {refused} refused");
     }
 }
 

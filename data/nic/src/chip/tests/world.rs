@@ -8,6 +8,8 @@ use std::sync::Arc;
 use vmlan_frame::Batch;
 use vmlan_ram::{Map, Mapping, Region, Window};
 
+use crate::chip::held::HELD;
+
 /// Bytes of the guest's memory.
 pub const MEMORY: u64 = 0x1_0000;
 /// Bytes before, between and after the two regions of the guest's memory, which the guest does not
@@ -27,6 +29,8 @@ pub struct World {
     pub guest: Arc<Map>,
     /// The ring registers' pages.
     pages: Arc<Map>,
+    /// What outlives a chip.
+    held: Arc<Map>,
     /// Storage for what is pulled.
     pub batch: Batch<'static>,
     /// And for what is pushed.
@@ -73,13 +77,27 @@ impl World {
             fill(&file, at, &[CANARY; GUARD as usize]);
         }
         let pages = map(&[(0, PAGES, 0)], &mapping(PAGES));
+        let held = map(&[(0, HELD as u64, 0)], &mapping(HELD as u64));
         let copies = [(); 2].map(|()| vec![0; MEMORY as usize]);
-        Self { file, guest, pages, batch: Batch::new(), pushed: Batch::new(), copies }
+        Self { file, guest, pages, held, batch: Batch::new(), pushed: Batch::new(), copies }
     }
 
     /// The registers' pages.
     pub fn pages(&self) -> Window {
         self.pages.window(0, PAGES as usize, 4).expect("pages")
+    }
+
+    /// What outlives a chip: nothing yet.
+    pub fn held(&self) -> Window {
+        fill(&self.held, 0, &[0; HELD]);
+        self.held.window(0, HELD, 8).expect("memory")
+    }
+
+    /// A copy of it.
+    pub fn remains(&self) -> Vec<u8> {
+        let mut bytes = vec![0; HELD];
+        self.held.slice(0, HELD).expect("memory").read(&mut bytes);
+        bytes
     }
 
     /// The guest's memory begins with `memory`, and is zero behind that.
