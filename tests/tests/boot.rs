@@ -4,7 +4,7 @@ use std::path::Path;
 use vmlan_tests::{Boot, Guest, Image, LanHost, NetNs, Result, Switch, connectivity};
 
 /// What each TCP flow carries, as iperf3 has it.
-const AMOUNT: &str = "-n 16M";
+const AMOUNT: &str = "-n 4M";
 
 fn temporary() -> tempfile::TempDir {
     tempfile::Builder::new().prefix("vmlan-boot.").tempdir().expect("a temporary directory")

@@ -29,8 +29,8 @@ fn vectors(scene: &mut LinuxNicSuite<'_>) -> Result<()> {
         Ok((reads, device["delivered"].as_u64().expect("messages")))
     };
     let before = counts()?;
-    connectivity::iperf(*virtio, &own, "-n 16M")?;
-    connectivity::iperf(*guest, virtio.ip(), "-n 16M")?;
+    connectivity::iperf(*virtio, &own, "-n 4M")?;
+    connectivity::iperf(*guest, virtio.ip(), "-n 4M")?;
     let after = counts()?;
     let (reads, delivered) = (after.0 - before.0, after.1 - before.1);
     println!("  {delivered} messages, {reads} reads of ICR");

@@ -27,8 +27,8 @@ fn queues(scene: &mut LinuxNicSuite<'_>) -> Result<()> {
     };
     assert_eq!(names.lines().collect::<Vec<_>>(), wanted);
     let own = guest.ip().to_owned();
-    connectivity::iperf(*virtio, &own, "-n 16M -P 8")?;
-    connectivity::iperf(*guest, virtio.ip(), "-n 16M -P 8")?;
+    connectivity::iperf(*virtio, &own, "-n 4M -P 8")?;
+    connectivity::iperf(*guest, virtio.ip(), "-n 4M -P 8")?;
     // Each queue's part of the statistics begins with its number; the first number behind is that
     // of segmented or joined packets, the third of frames.
     let said = guest.sh("ethtool -S eth0")?;

@@ -2,6 +2,7 @@
 //! to be, once all is checked that can be checked beside the running one; begins when it is told;
 //! and says when it serves. Each is a line of text, this way and that.
 
+use std::ffi::OsStr;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -12,12 +13,26 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::exit::Failure;
+use crate::supervise;
 use crate::switch_log::SwitchLog;
 use vmlan_config::settings::Settings;
 use vmlan_engine::info::ProcessInfo;
 
 /// The option that makes a switch a successor.
 pub(crate) const OPTION: &str = "--successor";
+
+/// The `words` of a switch, for another one that has `option` in the place of those that make it a
+/// successor or a supervised one.
+pub(crate) fn with_option<W>(mut words: Vec<W>, option: &'static str) -> Vec<W>
+where
+    W: AsRef<OsStr> + From<&'static str>,
+{
+    words.retain(|word| ![OPTION, supervise::OPTION].map(OsStr::new).contains(&word.as_ref()));
+    // Behind a `--` it would be a port.
+    let end = words.iter().position(|word| word.as_ref() == "--").unwrap_or(words.len());
+    words.insert(end, option.into());
+    words
+}
 
 /// How long one may take to check what it is started with, and then to serve.
 const CHECKS: Duration = Duration::from_secs(20);
@@ -95,8 +110,7 @@ impl Successor {
             |e: std::io::Error| Failure::Failed(format!("cannot run {}: {e}", program.display()));
         let (ours, its) = UnixStream::pair().map_err(failed)?;
         let process = Command::new(program)
-            .args(&old.arguments)
-            .arg(OPTION)
+            .args(with_option(old.arguments.clone(), OPTION))
             .current_dir(&old.directory)
             .stdin(OwnedFd::from(its))
             .stdout(Stdio::null())

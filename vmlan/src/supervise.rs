@@ -105,6 +105,8 @@ struct Death {
     code: u8,
     /// How long it had served.
     served: Duration,
+    /// It could not say why.
+    silent: bool,
 }
 
 impl Supervisor {
@@ -112,9 +114,12 @@ impl Supervisor {
     fn run(&mut self) -> u8 {
         let mut row = Row::default();
         loop {
-            let Death { cause, code, served } = self.one();
+            let Death { cause, code, served, silent } = self.one();
             // What is wrong with the first start is for who started it.
             if self.stopping || code == 0 || !self.served {
+                if silent && !self.stopping {
+                    log::error!("{cause}: it has not served yet, so no other is started");
+                }
                 return code;
             }
             let Some(wait) = row.next(served) else {
@@ -148,9 +153,12 @@ impl Supervisor {
                 let seconds = served.as_secs_f64();
                 let cause =
                     format!("the switch (process {pid}) {}, after {seconds:.1} s", how(status));
-                Death { cause, code: code(status), served }
+                Death { cause, code: code(status), served, silent: status.code().is_none() }
             }
-            Err(e) => Death { cause: format!("no switch can be started: {e}"), code: 1, served },
+            Err(e) => {
+                let cause = format!("no switch can be started: {e}");
+                Death { cause, code: 1, served, silent: true }
+            }
         }
     }
 
@@ -201,12 +209,8 @@ impl Supervisor {
 fn start() -> io::Result<(Child, UnixStream)> {
     let (ours, its) = UnixStream::pair()?;
     ours.set_nonblocking(true)?;
-    let mut words: Vec<OsString> = std::env::args_os().collect();
-    words.retain(|word| word != successor::OPTION);
-    // Behind a `--` it would be a port.
-    let end = words.iter().position(|word| word == "--").unwrap_or(words.len());
-    words.insert(end, OPTION.into());
-    let mut words = words.into_iter();
+    let words: Vec<OsString> = std::env::args_os().collect();
+    let mut words = successor::with_option(words, OPTION).into_iter();
     let mut command = Command::new(PROGRAM);
     command.arg0(words.next().unwrap_or_default()).args(words).stdin(OwnedFd::from(its));
     Ok((command.spawn()?, ours))

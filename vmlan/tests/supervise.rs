@@ -114,10 +114,68 @@ fn what_is_wrong_at_the_first_start_is_said_once() {
 /// A port may begin like an option.
 #[test]
 fn ports_may_stand_behind_two_dashes() {
-    let switch = start(&["--supervise", "--"], &[NIC]);
+    let mut switch = start(&[&HELD[..], &["--"]].concat(), &[NIC]);
+    let before = pid(&switch);
+    kill("KILL", before);
+    let before = next(&switch, before);
+    let said = switch.json(&["upgrade"]);
+    assert_eq!(said["from"]["pid"].as_u64(), Some(before), "{said}");
+    assert_eq!(said["to"]["pid"].as_u64(), Some(pid(&switch)), "{said}");
+    assert_eq!(switch.wait(), Some(0));
+    switch.ask(&["stop", "--for-good"]);
+    until("the end of the last", || switch.files() == ["api.log", "log"]);
+}
+
+/// The first switch is killed while it reads its configuration, which has no end.
+#[test]
+fn a_first_switch_that_is_killed_is_the_end_and_a_line() {
+    let dir = tempfile::tempdir().unwrap();
+    let here = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let config = here("vmlan.toml");
+    assert!(Command::new("mkfifo").arg(&config).status().unwrap().success());
+    let words = ["switch", "--supervise", "--api", &here("api.sock"), "--config", &config, NIC];
+    let mut command = Command::new(VMLAN);
+    let log = std::fs::File::create(here("log")).unwrap();
+    let mut supervisor =
+        command.args(words).env_remove("NOTIFY_SOCKET").stderr(log).spawn().unwrap();
+    // The supervisor's own look at it ends here.
+    std::fs::write(&config, "").unwrap();
+    let children = format!("/proc/{0}/task/{0}/children", supervisor.id());
+    let child = || std::fs::read_to_string(&children).unwrap().trim().parse::<u64>().ok();
+    until("a child", || child().is_some());
+    kill("KILL", child().unwrap());
+    assert_eq!(supervisor.wait().unwrap().code(), Some(137));
+    let said = std::fs::read_to_string(here("log")).unwrap();
+    assert!(said.contains("was killed by SIGKILL"), "{said}");
+    assert_eq!(said.matches("no other is started").count(), 1, "{said}");
+}
+
+/// Who has a socket that listens at this path.
+fn listener(path: &str) -> Option<u64> {
+    let sockets = std::fs::read_to_string("/proc/net/unix").unwrap();
+    let of = |line: &str| line.split_whitespace().nth(6).map(|inode| format!("socket:[{inode}]"));
+    let socket = sockets.lines().find(|line| line.ends_with(path)).and_then(of)?;
+    let has = |pid: &u64| {
+        let fds = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+        fds.map(|fd| std::fs::read_link(fd.path())).any(|to| to.is_ok_and(|to| *to == *socket))
+    };
+    let all = std::fs::read_dir("/proc").unwrap().flatten();
+    all.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).find(has)
+}
+
+#[test]
+fn what_a_dead_holder_had_is_not_called_held() {
+    let switch = start(&HELD, &[NIC]);
+    let held = || switch.json(&["port", "list"])["ports"][0]["details"]["held"].clone();
+    assert_eq!(held(), "yes");
+    kill("KILL", listener(&format!("{}.hold", switch.api())).expect("a holder"));
+    until("the news", || held() == "no: the holder has gone");
+    assert_eq!(log(&switch).matches("the holder has gone").count(), 1, "{}", log(&switch));
+    // The next switch has another one.
     let before = pid(&switch);
     kill("KILL", before);
     next(&switch, before);
+    assert_eq!(held(), "yes");
 }
 
 #[test]

@@ -132,6 +132,7 @@ impl Ports {
     /// Devices of the host may have been made anew, and leases given: has those held that there
     /// are. Says when it has to be called again.
     pub fn keep(&mut self) -> Option<Duration> {
+        self.holding.warn();
         self.entries.iter_mut().filter_map(|entry| entry.opened.keep()).min()
     }
 

@@ -174,6 +174,15 @@ pub(crate) const ALL: &[Technique] = &[
         )
     },
     Technique {
+        switch: "model=e1000e,doorbell=mapped",
+        ..e1000(
+            "e1000e-mapped",
+            "mapped",
+            "e1000e instead of e1000: MSI-X, extended receive descriptors",
+            "writes=posted,doorbell=mapped,model=e1000e",
+        )
+    },
+    Technique {
         switch: "model=vmxnet3",
         ..e1000(
             "vmxnet3-plain",

@@ -46,13 +46,28 @@ pub(super) struct Holding {
     /// By what log lines call the ports.
     pub(super) found: BTreeMap<String, Held>,
     claimed: bool,
+    /// It was said that who held it has gone.
+    warned: bool,
 }
 
 impl Holding {
     /// With what `hold` has now.
     pub(super) fn new(hold: Arc<dyn Hold>) -> Result<Self, HoldError> {
         let found = hold.all()?.into_iter().map(|held| (held.name.clone(), held)).collect();
-        Ok(Self { hold: Some(hold), found, claimed: false })
+        Ok(Self { hold: Some(hold), found, claimed: false, warned: false })
+    }
+
+    /// Who held things has gone, and nothing is held any more.
+    pub(super) fn has_gone(&self) -> bool {
+        self.hold.as_ref().is_some_and(|hold| hold.has_gone())
+    }
+
+    /// Says once that who held things has gone.
+    pub(super) fn warn(&mut self) {
+        if !self.warned && self.has_gone() {
+            self.warned = true;
+            log::warn!("the holder has gone: until this switch is started anew, nothing is held");
+        }
     }
 
     /// Every port that goes on with what was held has claimed it.

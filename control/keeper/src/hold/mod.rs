@@ -119,6 +119,11 @@ pub trait Hold: Debug + Send + Sync {
 
     /// Holds nothing any more: no other switch goes on.
     fn end(&self);
+
+    /// True if it has gone, with all that it held.
+    fn has_gone(&self) -> bool {
+        false
+    }
 }
 
 /// A holder, as a switch sees it. Threads share it.
@@ -188,12 +193,6 @@ impl Holder {
         self.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// True if it has gone, with all that it held.
-    pub fn has_gone(&self) -> bool {
-        let line = self.lock();
-        line.as_ref().is_none_or(|line| wait::is_at_end(line.as_fd()))
-    }
-
     fn ask(&self, request: &Packet<'_>, fds: &[BorrowedFd<'_>]) -> Result<Held, HoldError> {
         let mut bytes = Vec::new();
         request.encode(&mut bytes)?;
@@ -238,6 +237,11 @@ impl Hold for Holder {
     fn end(&self) {
         let _ = self.ask(&Packet::plain(Kind::End, 0), &[]);
         let _ = std::fs::remove_file(&self.path);
+    }
+
+    fn has_gone(&self) -> bool {
+        let line = self.lock();
+        line.as_ref().is_none_or(|line| wait::is_at_end(line.as_fd()))
     }
 }
 
