@@ -458,6 +458,7 @@ impl<'q, R: Receive> Pass<'q, R> {
     }
 
     /// The buffers found are about to be handed over.
+    #[inline(never)]
     fn mark(&self, targets: &[Target<'q>]) {
         let mut numbers = targets.iter().flatten().map(|(_, number)| *number);
         let Some(first) = numbers.next() else { return };
