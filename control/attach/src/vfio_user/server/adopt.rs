@@ -71,7 +71,7 @@ impl Server {
         self.keep();
     }
 
-    /// Goes on with the client of a switch that has died, with a chip that is reset.
+    /// Goes on with the client of a switch that has died, with its chip as that was left, or reset.
     pub(super) fn adopt(&mut self, found: FoundClient) {
         let FoundClient { sock, client, regions, interrupts, chip, state } = found;
         let (deadly, has_killed) = (client.is_deadly(), client.has_killed());
