@@ -102,11 +102,14 @@ const SUSPECT: Duration = Duration::from_micros(500);
 /// such write for each of these times at most.
 const MEASURED: u64 = 10_000_000_000;
 
-/// A peer that owes that much CPU time, of more than [`SLOW`] writes, is hung up on.
-const DEBT: Duration = Duration::from_millis(5);
+/// A peer that owes more CPU time than that, of more than [`SLOW`] writes, is hung up on.
+///
+/// An honest peer's write is also charged with what the machine does meanwhile: soft interrupts,
+/// where kernels do not account for them, and what the hypervisor takes away. On a busy virtual
+/// machine of 2 processors that was up to 10 ms, now and then several times within a second.
+const DEBT: Duration = Duration::from_millis(30);
 
-/// Slow writes that are tolerated in any case: they may have been charged with what the machine did
-/// meanwhile.
+/// Slow writes that are tolerated in any case, whatever they cost.
 const SLOW: u32 = 3;
 
 /// What is forgiven: one part in this many of the time that passes, 5 ms in each second.
@@ -184,7 +187,8 @@ mod tests {
         };
         assert_eq!(slow(ms(1), ms(50)), 3, "a crowd");
         assert_eq!(slow(ms(2000), ms(50)), 3, "with pauses");
-        assert_eq!(slow(ms(1), ms(1)), 5, "a small crowd");
+        assert_eq!(slow(ms(1), ms(1)), 30, "a small crowd");
+        assert_eq!(slow(ms(2000), ms(10)), 99, "a bad moment of the machine each 2 s");
         assert_eq!(slow(ms(500), ms(1)), 99, "a machine with its own troubles");
         assert_eq!(slow(ms(11_000), ms(50)), 99, "50 ms in 11 s");
     }
@@ -224,8 +228,9 @@ mod tests {
             1 + (0..1000).take_while(|_| clocks.write(&cost, cpu, cpu)).count()
         };
         assert_eq!(count(50_000), 5, "the first is not measured, and three are tolerated");
-        assert_eq!(count(2_000), 5);
-        assert_eq!(count(1_000), 7, "5 ms in all");
+        assert_eq!(count(10_000), 5);
+        assert_eq!(count(2_000), 17, "30 ms in all");
+        assert_eq!(count(1_000), 32);
         assert_eq!(count(500), 1001, "quick enough");
     }
 
@@ -238,6 +243,15 @@ mod tests {
             clocks.write(&cost, 50_000, 50_000) && *n < 99
         });
         assert_eq!(1 + slow.count(), 5);
+    }
+
+    /// As measured while others compiled on the same two processors, here all of it at once.
+    #[test]
+    fn a_bad_moment_of_the_machine_ends_no_connection() {
+        let (clocks, cost) = (Simulated::default(), InterruptCost::default());
+        for cpu in [700, 10_362, 925, 2_035, 1_286, 829, 817, 10_000] {
+            assert!(clocks.write(&cost, cpu, cpu) && clocks.write(&cost, 10, 10));
+        }
     }
 
     #[test]

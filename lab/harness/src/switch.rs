@@ -154,3 +154,12 @@ impl Switch {
         })
     }
 }
+
+/// A test that fails shows what the switch had to say.
+impl Drop for Switch {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("the switch's log:\n{}", self.log());
+        }
+    }
+}
