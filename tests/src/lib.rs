@@ -27,6 +27,7 @@ pub mod hostile_chip;
 pub mod hostile_vhost_user;
 pub mod in_process_chip;
 pub mod in_process_lan;
+pub mod kept;
 pub mod killed_guest;
 pub mod linux_nic;
 pub mod linux_nic_lan;

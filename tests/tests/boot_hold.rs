@@ -6,6 +6,7 @@
 
 use std::path::Path;
 
+use vmlan_tests::kept::{assert_kept, kept};
 use vmlan_tests::streams::{self, Stream};
 use vmlan_tests::{Boot, Guest, Image, LanHost, Result, Switch, connectivity};
 
@@ -40,26 +41,37 @@ fn complaints(guests: &mut [Guest]) -> Result<String> {
     Ok(all)
 }
 
-fn outlive(dir: &Path, switch: &mut Switch, guests: &mut [Guest]) -> Result<()> {
+/// How often a switch makes way, and how often it is killed.
+type Ends = (u32, u32);
+
+fn outlive(
+    dir: &Path,
+    switch: &mut Switch,
+    guests: &mut [Guest],
+    (hands_over, dies): Ends,
+) -> Result<()> {
     for (from, to) in [(0, 1), (0, 2)] {
         let ip = guests[to].ip().to_owned();
         connectivity::reaches(&mut guests[from], &ip)?;
     }
     streams::start(&mut hosts(guests), &STREAMS)?;
     flow(guests, "at first")?;
-    for times in 1..=3 {
+    let before = kept(switch);
+    for times in 1..=hands_over {
         assert_eq!(switch.terminate()?, Some(0));
         switch.restart()?;
         switch.answering()?;
         flow(guests, &format!("after SIGTERM {times}"))?;
     }
     let list = switch.ask(&["port", "list", "--json"])?;
-    assert_eq!(list.matches("adopted 3 times, the last one exactly").count(), 3, "{list}");
+    let how = format!("adopted {hands_over} times, the last one exactly");
+    assert_eq!(list.matches(&how).count(), 3, "{list}");
+    assert_kept(switch, &before);
     assert_eq!(complaints(guests)?.trim(), "", "a guest has noticed");
     // The e1000 goes on as it was: its driver hears nothing of the cable.
     let links = "dmesg | grep -c 'eth0.*Link is' || true";
-    let before = guests[0].sh(links)?;
-    for times in 1..=2 {
+    let heard = guests[0].sh(links)?;
+    for times in 1..=dies {
         switch.kill9();
         switch.restart()?;
         switch.answering()?;
@@ -67,8 +79,9 @@ fn outlive(dir: &Path, switch: &mut Switch, guests: &mut [Guest]) -> Result<()> 
         let list = switch.ask(&["port", "list", "--json"])?;
         assert_eq!(list.matches("as it was when its switch was killed").count(), 1, "{list}");
     }
-    assert_eq!(guests[0].sh(links)?, before, "the cable was pulled");
+    assert_eq!(guests[0].sh(links)?, heard, "the cable was pulled");
     assert_eq!(complaints(&mut guests[..1])?.trim(), "", "the guest with the e1000 has noticed");
+    assert_kept(switch, &before);
     streams::compare(&mut hosts(guests), &STREAMS)?;
     println!("{}", complaints(guests)?);
     for (name, ..) in GUESTS {
@@ -78,8 +91,7 @@ fn outlive(dir: &Path, switch: &mut Switch, guests: &mut [Guest]) -> Result<()> 
     Ok(())
 }
 
-#[test]
-fn guests_outlive_the_switch() -> Result<()> {
+fn guests_outlive(ends: Ends) -> Result<()> {
     let dir = tempfile::Builder::new().prefix("vmlan-hold.").tempdir().expect("a directory");
     let dir = dir.path();
     let image = Image::build(dir)?;
@@ -88,9 +100,20 @@ fn guests_outlive_the_switch() -> Result<()> {
     let mut switch = Switch::start(dir, None, &options)?;
     let boots = GUESTS.map(|(name, n, _)| Boot::new(name, n).vfio_user(&dir.join(name)));
     let mut guests = Guest::boot(&image, dir, boots)?;
-    let end = outlive(dir, &mut switch, &mut guests);
+    let end = outlive(dir, &mut switch, &mut guests, ends);
     if end.is_err() {
         println!("{}", switch.log());
     }
     end
+}
+
+#[test]
+fn guests_outlive_the_switch() -> Result<()> {
+    guests_outlive((3, 5))
+}
+
+#[test]
+#[ignore = "soak: a quarter of an hour"]
+fn guests_outlive_a_hundred_deaths() -> Result<()> {
+    guests_outlive((100, 100))
 }

@@ -105,6 +105,11 @@ impl Switch {
         self.process.alive()
     }
 
+    /// The socket of its API.
+    pub fn api_path(&self) -> &Path {
+        &self.api
+    }
+
     /// Its process id.
     pub fn pid(&self) -> u32 {
         self.process.pid()

@@ -1,0 +1,217 @@
+//! Soak: a switch that holds its VMs dies a thousand times under load, and is upgraded a hundred
+//! times. Native drivers notice nothing, and nothing of it stays behind.
+//!
+//! The longest pauses are told and not judged.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use vmlan_tests::held_machine::{Machine, Nic, pass_while};
+use vmlan_tests::kept::{assert_kept, kept};
+use vmlan_tests::random::Random;
+use vmlan_tests::{Result, Switch, output_of};
+use vmlan_transport::Bus as _;
+
+/// Frames that are passed in one go: some milliseconds.
+const GO: u64 = 4000;
+/// Of those, the last ones, among which nobody dies: what comes again comes before them.
+const REST: u64 = 600;
+
+/// How long it is until a client is believed not to have killed its switch, and more.
+const TRIAL: Duration = Duration::from_millis(1200);
+
+/// Frames without end, and the longest time in which none was sent.
+struct Load<'a, 'b> {
+    ends: [&'a mut Nic<'b>; 2],
+    next: u64,
+    moved: (u64, Instant),
+    longest: Duration,
+    /// Frames that came again, or goes in which some did.
+    steps: u32,
+}
+
+impl<'a, 'b> Load<'a, 'b> {
+    fn new(from: &'a mut Nic<'b>, to: &'a mut Nic<'b>) -> Self {
+        let (moved, longest) = ((0, Instant::now()), Duration::ZERO);
+        Self { ends: [from, to], next: 0, moved, longest, steps: 0 }
+    }
+
+    /// `dies` has the switch die, or does not: true if it has.
+    fn go(&mut self, mut dies: impl FnMut() -> bool) {
+        let Self { ends: [from, to], moved, longest, .. } = self;
+        let (first, end) = (self.next, self.next + GO);
+        moved.1 = Instant::now();
+        let steps = pass_while(from, to, first..end, |sent| {
+            if sent > moved.0 {
+                *longest = moved.1.elapsed().max(*longest);
+                *moved = (sent, Instant::now());
+            }
+            u32::from(sent + REST < end && dies())
+        });
+        (self.next, self.steps) = (end, self.steps + steps);
+    }
+}
+
+/// Reads a register without end; the longest time that it took, in ns.
+fn spin(machine: &mut Machine, over: &AtomicBool) -> Duration {
+    let mut longest = Duration::ZERO;
+    while !over.load(Ordering::Relaxed) {
+        let begin = Instant::now();
+        machine.bus.read32(8).expect("an answer");
+        longest = longest.max(begin.elapsed());
+        std::thread::yield_now();
+    }
+    longest
+}
+
+fn start(dir: &Path, keys: &str) -> Result<Switch> {
+    let port = |name| format!("{name}=vfio-user:{}{keys}", dir.join(name).display());
+    let words = ["--hold-for", "60"].map(str::to_owned);
+    Switch::start(dir, None, &[&words[..], &["a", "b", "c"].map(port)].concat())
+}
+
+#[test]
+#[ignore = "soak: half an hour"]
+fn a_thousand_kills() -> Result<()> {
+    let kills = std::env::var("VMLAN_KILLS").ok().and_then(|n| n.parse().ok()).unwrap_or(1000);
+    for keys in ["", ",doorbell=mapped"] {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut switch = start(dir.path(), keys)?;
+        let [mut a, mut b] =
+            [("a", 1), ("b", 2)].map(|(name, n)| Machine::with(&dir.path().join(name), n, keys));
+        let mut c = Machine::with(&dir.path().join("c"), 3, keys);
+        let (mut from, mut to) = (a.set_up(), b.set_up());
+        let mut load = Load::new(&mut from, &mut to);
+        let (mut random, over) = (Random(0x5eed), AtomicBool::new(false));
+        let mut before = None;
+        let longest = std::thread::scope(|scope| -> Result<Duration> {
+            let spinner = scope.spawn(|| spin(&mut c, &over));
+            for n in 1..=kills / 2 {
+                let at = Instant::now() + TRIAL + Duration::from_micros(random.below(300_000));
+                let mut dead = false;
+                while !dead {
+                    load.go(|| {
+                        let now = !dead && Instant::now() >= at;
+                        if now {
+                            dead = true;
+                            switch.kill9();
+                            switch.restart().expect("the next one");
+                        }
+                        now
+                    });
+                }
+                if n == 1 {
+                    load.go(|| false);
+                    switch.answering()?;
+                    std::thread::sleep(TRIAL);
+                    before = Some(kept(&switch));
+                }
+                if n % 50 == 0 {
+                    println!("{keys:?}: {n} kills");
+                }
+            }
+            over.store(true, Ordering::Relaxed);
+            Ok(spinner.join().expect("the one that spins"))
+        })?;
+        load.go(|| false);
+        switch.answering()?;
+        let list = switch.ask(&["port", "list", "--json"])?;
+        let how = format!("adopted {} times, the last one as it was when", kills / 2);
+        assert_eq!(list.matches(&how).count(), 3, "{list}");
+        std::thread::sleep(TRIAL);
+        assert_kept(&switch, &before.expect("the first one"));
+        println!(
+            "{keys:?}: {} kills, {} frames, {} times some came again; longest pause of frames \
+             {:.1?}, of a register's reader {longest:.1?}",
+            kills / 2,
+            load.next,
+            load.steps,
+            load.longest,
+        );
+        switch.ask(&["stop", "--for-good"])?;
+    }
+    Ok(())
+}
+
+/// Programs that are no successor: what they do, in `sh`. `intent` is what one would say first.
+const REFUSED: [&str; 5] = [
+    "exit 1",
+    "echo nonsense >&0; read begin <&0",
+    "kill -9 $$",
+    "echo '{\"api\":\"/nowhere\",\"holds\":true,\"ports\":[\"x\"]}' >&0; read begin <&0; exit 0",
+    "echo 'INTENT' >&0; read begin <&0; exit 1",
+];
+
+/// The paths of such programs, for the successor of `switch`.
+fn refused(dir: &Path, switch: &Switch) -> Vec<String> {
+    let api = switch.api_path().display();
+    let intent = format!(r#"{{"api":"{api}","holds":true,"ports":["a","b","c"]}}"#);
+    let programs = (0..).zip(REFUSED).map(|(n, what)| {
+        let path = dir.join(format!("next{n}"));
+        let script = format!("#!/bin/sh\n{}\n", what.replace("INTENT", &intent));
+        std::fs::write(&path, script).expect("a file");
+        output_of("chmod", &["700", &path.to_string_lossy()]).expect("chmod");
+        path.display().to_string()
+    });
+    programs.collect()
+}
+
+#[test]
+#[ignore = "soak: minutes"]
+fn a_hundred_upgrades_and_twenty_that_are_refused() -> Result<()> {
+    let dir = tempfile::tempdir().expect("a directory");
+    let switch = start(dir.path(), "")?;
+    let [mut a, mut b] =
+        [("a", 1), ("b", 2)].map(|(name, n)| Machine::new(&dir.path().join(name), n));
+    let mut c = Machine::new(&dir.path().join("c"), 3);
+    let (mut from, mut to) = (a.set_up(), b.set_up());
+    let mut load = Load::new(&mut from, &mut to);
+    let over = AtomicBool::new(false);
+    let refused = refused(dir.path(), &switch);
+    let mut before = None;
+    // Those that fail after all has been handed over are gone on from, too.
+    let mut adopted = 0;
+    std::thread::scope(|scope| -> Result<()> {
+        let spinner = scope.spawn(|| spin(&mut c, &over));
+        for n in 1..=100 {
+            let upgrade = scope.spawn(|| switch.ask(&["upgrade"]));
+            while !upgrade.is_finished() {
+                load.go(|| false);
+            }
+            let said = upgrade.join().expect("upgrade")?;
+            assert!(said.starts_with("upgraded: "), "{said}");
+            adopted += 1;
+            if n == 1 {
+                before = Some(kept(&switch));
+            }
+            if n % 5 > 0 {
+                continue;
+            }
+            let which = n / 5 % REFUSED.len();
+            let binary = &refused[which];
+            let upgrade = scope.spawn(|| switch.ask(&["upgrade", "--binary", binary]));
+            while !upgrade.is_finished() {
+                load.go(|| false);
+            }
+            let failed = upgrade.join().expect("upgrade").expect_err("it is no successor");
+            println!("{}: {failed}", REFUSED[which]);
+            adopted += u32::from(failed.to_string().contains("the old program serves again"));
+        }
+        over.store(true, Ordering::Relaxed);
+        println!(
+            "100 upgrades, 20 refused, {} frames; longest pause of frames {:.1?}, of a register's \
+             reader {:.1?}",
+            load.next,
+            load.longest,
+            spinner.join().expect("the one that spins")
+        );
+        Ok(())
+    })?;
+    assert_eq!(load.steps, 0, "no frame comes twice");
+    let list = switch.ask(&["port", "list", "--json"])?;
+    let how = format!("adopted {adopted} times, the last one exactly");
+    assert_eq!(list.matches(&how).count(), 3, "{list}");
+    assert_kept(&switch, &before.expect("the first one"));
+    switch.ask(&["stop", "--for-good"]).map(drop)
+}
