@@ -371,7 +371,7 @@ impl<F: Framing> Connection<F> {
         let through_keeper = self.shown_fds;
         self.consume(taken, through_keeper)?;
         self.done = self.done.saturating_sub(taken);
-        self.journal.iter().for_each(|journal| journal.set_done(self.done));
+        self.journal.iter().for_each(|journal| journal.set_left(self.done));
         if answered {
             self.journal.iter().for_each(Journal::taken);
         }
@@ -424,16 +424,24 @@ impl<F: Framing> Connection<F> {
         match journal.phase()? {
             Phase::Idle => {
                 self.done = journal.done(peek_offset(self.sock.as_fd())?);
+                journal.set_left(self.done);
                 journal.begin_anew();
             }
             Phase::Passing => return Err(ConnectionError::Unknown),
             Phase::Answered { peeked, taken } => {
+                // If we die before all is taken, an empty pipe is none that was not filled.
+                journal.answered();
                 self.deliver(journal, waker)?;
                 let place = peek_offset(self.sock.as_fd())?;
                 let gone = peeked.checked_sub(place).ok_or(ConnectionError::Unknown)?;
                 let left = taken.checked_sub(gone).filter(|left| *left <= self.buf.len());
                 self.consume(left.ok_or(ConnectionError::Unknown)?, true)?;
-                self.journal.iter().for_each(Journal::taken);
+                let place = peek_offset(self.sock.as_fd())?;
+                if let Some(journal) = &self.journal {
+                    self.done = journal.done(place);
+                    journal.set_left(self.done);
+                    journal.taken();
+                }
             }
         }
         self.forget();

@@ -18,6 +18,9 @@
 //!
 //! Several requests that want no reply are taken together. The page says which of them were carried
 //! out, so that no older write follows a newer one.
+//!
+//! All of this is a model in `tests/journal_model.rs`, which tries every order, deaths while the next
+//! switch recovers included.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -158,6 +161,14 @@ impl Journal {
     #[inline]
     pub fn set_done(&self, bytes: usize) {
         self.set(DONE, crate::bytes::length(bytes));
+    }
+
+    /// The requests in the first so many bytes of those that are in the socket were carried out,
+    /// whatever was shown of them: one store, or the next switch could take one with the other's
+    /// former value.
+    pub fn set_left(&self, done: usize) {
+        let done = u64::from(crate::bytes::length(done));
+        self.page.set_u64(SHOWN, done << u32::BITS, Ordering::Release);
     }
 
     /// How many bytes of requests are in the socket that were carried out. `place`: the socket's.
