@@ -19,8 +19,8 @@
 //! Several requests that want no reply are taken together. The page says which of them were carried
 //! out, so that no older write follows a newer one.
 //!
-//! All of this is a model in `tests/journal_model.rs`, which tries every order, deaths while the next
-//! switch recovers included.
+//! All of this is a model in `tests/journal_model.rs`, which tries every order, deaths while the
+//! next switch recovers included.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
