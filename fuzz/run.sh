@@ -1,5 +1,6 @@
 #!/bin/sh
 # Fuzzes one target for a while: fuzz/run.sh TARGET [SECONDS [OPTION-OF-LIBFUZZER...]]
+# Compiles them and no more: fuzz/run.sh --build
 # Needs the nightly toolchain and a C++ compiler, but not cargo-fuzz: the flags are those it would
 # set with --strip-dead-code, which saves a third of the build. What it finds goes to
 # fuzz/artifacts/TARGET, new inputs to fuzz/target/corpus/TARGET; keep them with
@@ -16,6 +17,7 @@ export RUSTFLAGS="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4
 -Cllvm-args=-sanitizer-coverage-trace-compares --cfg fuzzing -Zsanitizer=address \
 -Cforce-frame-pointers=yes -Ccodegen-units=1"
 # `--target` keeps these flags away from build scripts.
+[ "$target" != --build ] || exec cargo +nightly build --release --target "$host"
 cargo +nightly build --release --target "$host"
 export FUZZ_TARGET="$target"
 program=target/$host/release/vmlan-fuzz

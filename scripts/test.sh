@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # test.sh: `make test`. One stage after the other, each with its time; the first failure ends it.
+# Only the fuzz targets are compiled beside the tests.
 # With KEEP_GOING=1 the others run all the same, and it fails at the end.
 # Aims: below 25 minutes on 2 cores from a fresh clone, compiling included.
 set -euo pipefail
@@ -13,7 +14,12 @@ begin=$SECONDS
 failed=
 jobs=$(( $(nproc) < 2 ? 2 : 3 ))
 list=$(mktemp)
-trap 'rm -f "$list" "$list.json"' EXIT
+fuzz_build=
+end() {
+  [ -z "$fuzz_build" ] || kill "$fuzz_build" 2>/dev/null || true
+  rm -f "$list" "$list".*
+}
+trap end EXIT
 
 say() { printf '[%s +%4ds] %s\n' "$(date -u +%H:%M:%S)" $((SECONDS - begin)) "$*"; }
 
@@ -28,14 +34,6 @@ stage() {
     failed="$failed, $name"
     [ -n "${KEEP_GOING:-}" ] || exit 1
   fi
-}
-
-# Optimised, for there are many interleavings, but not as a release is: that takes longer to build
-# than it saves.
-loom() {
-  CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 \
-    CARGO_PROFILE_RELEASE_DEBUG=false RUSTFLAGS="--cfg loom" \
-    cargo test -p vmlan-nic --release --test loom --target-dir target/loom --quiet
 }
 
 # Builds every test program and lists them: the folder of its package, a tab, its file. Everything
@@ -53,6 +51,8 @@ build() {
 # time: all of it if it failed, or if it is one of tests/, which tell what they have measured.
 one() {
   local folder=${1%%$'\t'*} program=${1#*$'\t'} options=--quiet name log from=$SECONDS code=0
+  # Another one has failed.
+  [ ! -e "$list.failed" ] || return 0
   name=$(basename "$program")
   [ "$folder" != "$PWD/tests" ] || options='--nocapture --test-threads=1'
   log=$(mktemp)
@@ -66,32 +66,54 @@ one() {
       "$([ $code = 0 ] && echo ok || echo "FAILED with exit code $code")" $((SECONDS - from))
   } 9>>"$list"
   rm -f "$log"
+  [ $code = 0 ] || [ -n "${KEEP_GOING:-}" ] || touch "$list.failed"
   return $code
 }
 
-# The programs that standard input lists, one more at a time than there are processors, three at
-# most, for many sleep or wait for a guest, which leaves a core idle.
-run() { xargs -d '\n' -P "$jobs" -I '{}' bash -c 'one "$1"' - '{}'; }
+# The programs that standard input lists, so many at a time.
+run() { xargs -d '\n' -P "$1" -I '{}' bash -c 'one "$1"' - '{}'; }
 
-# More threads than cores, for some tests wait for a time to pass.
-unit() {
-  grep -v "^$PWD/tests"$'\t' "$list" | RUST_TEST_THREADS=4 run &&
-    cargo test --workspace --doc --quiet
+# Those of tests/ that boot guests, the longest ones first: the last one is not to run alone.
+boots() {
+  local name names="boot_realtek boot_vmxnet3 boot_e1000e boot_e1000 boot_linux_module"
+  for name in $names; do grep "/$name-[0-9a-f]*$" "$list" || true; done
+  grep "^$PWD/tests"$'\t' "$list" | grep '/boot[^/]*$' | grep -vE "/(${names// /|})-[0-9a-f]*$"
 }
 
-# Each file of tests/tests is a program. Boot tests come first: they are the longest.
-rooms() {
-  { grep "^$PWD/tests"$'\t.*/boot' "$list"; grep "^$PWD/tests"$'\t' "$list" | grep -v /boot; } | run
+# Of the others each package's own come first: they say most about what is wrong.
+others() {
+  grep -v "^$PWD/tests"$'\t' "$list"
+  grep "^$PWD/tests"$'\t' "$list" | grep -v '/boot[^/]*$'
+}
+
+# Boot tests run one more at a time than there are processors, three at most, for they wait for
+# their guests. Beside them run two others, which mostly sleep; more threads than cores, for some
+# of their tests wait for a time to pass. It is one pipeline, though nothing passes from the one
+# half to the other, so that an interrupt of the terminal ends all of it.
+tests() {
+  { boots | run "$jobs" >&3 | others | RUST_TEST_THREADS=4 run 2; } 3>&1 &&
+    cargo test --workspace --doc --quiet
 }
 
 export list
 export -f one
 
-# A few seconds a target are not worth a build as optimised as that of `make soak`.
-fuzz() { CARGO_PROFILE_RELEASE_OPT_LEVEL=1 scripts/fuzz.sh "$FUZZ_SECONDS"; }
-
 can_fuzz() {
   [ -d fuzz/corpus ] && rustc +nightly --version >/dev/null 2>&1 && command -v c++ >/dev/null
+}
+
+# Compiles the fuzz targets in the time that the tests leave idle. A few seconds a target are not
+# worth a build as optimised as that of `make soak`.
+begin_fuzz_build() {
+  CARGO_PROFILE_RELEASE_OPT_LEVEL=1 nice -n 19 fuzz/run.sh --build >/dev/null 2>&1 </dev/null &
+  fuzz_build=$!
+}
+
+# If compiling has failed, it fails once more, and says why.
+fuzz() {
+  wait "$fuzz_build" || true
+  fuzz_build=
+  CARGO_PROFILE_RELEASE_OPT_LEVEL=1 scripts/fuzz.sh "$FUZZ_SECONDS"
 }
 
 stage "set-up" scripts/setup.sh build test
@@ -104,10 +126,9 @@ stage "build the program and its tests" build
 # The program is built as its tests are, where an overflow panics. VMLAN_BIN names another one:
 # `make soak` takes a release.
 export VMLAN_BIN=${VMLAN_BIN:-${CARGO_TARGET_DIR:-$PWD/target}/debug/vmlan}
-stage "unit and loop tests" unit
-stage "every interleaving of the notification protocol" loom
-stage "house, socket and boot tests, $jobs at a time" rooms
-if can_fuzz; then
+if can_fuzz; then begin_fuzz_build; fi
+stage "all tests, $jobs with guests and 2 without at a time" tests
+if [ -n "$fuzz_build" ]; then
   stage "fuzz" fuzz
 else
   echo "  fuzz: skipped, it needs the nightly toolchain and a C++ compiler;" \

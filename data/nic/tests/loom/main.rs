@@ -2,8 +2,8 @@
 //! real functions (`vmlan_driver::notify`) against the device's real functions
 //! (`vmlan_nic::notify`), over words of loom's.
 //!
-//! Run with `RUSTFLAGS="--cfg loom" cargo test -p vmlan-nic --release --test loom --target-dir
-//! target/loom`.
+//! Run with `cargo test -p vmlan-nic --test loom`. loom itself is optimised in every profile
+//! (`Cargo.toml` of the workspace).
 //!
 //! In each pairing one side publishes, and the other takes what it sees, states its wish, looks
 //! again and sleeps until it is rung for, again and again until it has taken everything. What must
@@ -17,8 +17,6 @@
 //! found to fail, else it would not be needed, or these models would prove nothing. loom models
 //! C11's memory, so stores that wait in a processor's buffer while later loads are done (x86's one
 //! reordering) are among the interleavings.
-#![allow(unexpected_cfgs)]
-#![cfg(loom)]
 
 mod csb;
 mod deferred;

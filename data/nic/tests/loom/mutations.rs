@@ -144,8 +144,7 @@ interleavings of the real driver's functions (`guest/driver/src/notify`) and the
 this file again:
 
 ```sh
-VMLAN_WRITE_MUTATIONS=1 RUSTFLAGS=\"--cfg loom\" cargo test -p vmlan-nic --release --test loom \\
-    --target-dir target/loom mutations
+VMLAN_WRITE_MUTATIONS=1 cargo test -p vmlan-nic --test loom mutations
 ```
 
 *Lost wake-up*: one side sleeps for ever although the other has published something. *Lost frame*:

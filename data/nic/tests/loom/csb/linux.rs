@@ -207,7 +207,9 @@ fn receptions(without: Without) {
 }
 
 /// What is exchanged, and what is needed for it.
-const MODELS: [(fn(Without), &[Point]); 5] = [
+type Need = (fn(Without), &'static [Point]);
+
+const MODELS: [Need; 5] = [
     (kicks, &[Point::CsbSend]),
     (posted_kicks, &[Point::CsbSend]),
     (completions, &[Point::CsbCompletionArm, Point::CsbCompletionLook]),
