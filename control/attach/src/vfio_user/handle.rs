@@ -81,6 +81,11 @@ impl Shared {
         *self.held.lock().unwrap_or_else(PoisonError::into_inner) = Some(held);
     }
 
+    /// The holder has what the next switch needs.
+    fn outlives(&self) -> bool {
+        matches!(*self.held.lock().unwrap_or_else(PoisonError::into_inner), Some(Ok(())))
+    }
+
     /// For people: whether the client outlives this switch, and how many it has outlived.
     fn held(&self) -> Option<String> {
         let held = self.held.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
@@ -248,6 +253,11 @@ impl VfioUser {
     /// It is held for the next switch.
     pub fn is_held(&self) -> bool {
         self.config.hold.is_some()
+    }
+
+    /// The holder has what the next switch needs of it.
+    pub fn outlives(&self) -> bool {
+        self.shared.outlives()
     }
 
     /// Leaves the client to the next switch, if it is held: no worker may be in the port. What is

@@ -74,6 +74,12 @@ impl HeldTap {
         self.hold.is_some()
     }
 
+    /// The holder has it as it is now.
+    pub(super) fn outlives(&self) -> bool {
+        let (version, done) = &self.kept;
+        self.is_held() && done.is_ok() && *version == self.tap.version()
+    }
+
     /// Leaves it to the next switch.
     pub(super) fn hand_over(&mut self) {
         self.hold = None;
@@ -99,8 +105,8 @@ impl HeldTap {
         if self.is_held() {
             let held = match &self.kept {
                 (_, Err(why)) => format!("no: {why}"),
-                (kept, Ok(())) if *kept != self.tap.version() => "not yet".to_owned(),
-                _ => "yes".to_owned(),
+                _ if self.outlives() => "yes".to_owned(),
+                _ => "not yet".to_owned(),
             };
             details.push(("held", held));
         }

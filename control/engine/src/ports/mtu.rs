@@ -28,11 +28,8 @@ impl Ports {
     /// Describes a port.
     pub(super) fn info(&self, entry: &Entry) -> PortInfo {
         let mut info = entry.info();
-        if let Some(held) = info.details.get_mut("held")
-            && held.as_str().is_some_and(|held| held.starts_with("yes"))
-            && self.holding.has_gone()
-        {
-            *held = "no: the holder has gone".into();
+        if entry.opened.outlives() && self.holding.has_gone() {
+            info.details.insert("held".into(), "no: the holder has gone".into());
         }
         let own = match entry.address.spec() {
             Spec::VhostUser(VhostUser { mtu, .. }) | Spec::Stream(Stream { mtu, .. }) => *mtu,

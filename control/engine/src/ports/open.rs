@@ -270,6 +270,15 @@ impl Opened {
         }
     }
 
+    /// The holder has all that it is to have of it.
+    pub(super) fn outlives(&self) -> bool {
+        match self {
+            Self::Nic(p) => p.outlives(),
+            Self::Tap(p) => p.outlives(),
+            _ => false,
+        }
+    }
+
     /// Has held what it has now, if that is something else than before. Says when it has to be
     /// called again.
     pub(super) fn keep(&mut self) -> Option<Duration> {

@@ -226,8 +226,8 @@ mod intent {
     pub const WAS_CUT: u64 = 1 << 36; // In front of it.
 }
 
-/// What transmit descriptors have said that holds for those that follow: quadwords.
-pub type Said = [u64; 4];
+/// What transmit descriptors have said that holds for those that follow: two descriptors.
+pub type Said = [[u64; 2]; 2];
 
 /// The line of a ring, for whoever serves it.
 #[derive(Debug)]
@@ -288,7 +288,7 @@ impl Line {
     fn write(&self, said: &Said) {
         let [first, second] = SAID;
         let at = if self.rest & intent::SLOT == 0 { second } else { first };
-        for (n, word) in said.iter().enumerate() {
+        for (n, word) in said.as_flattened().iter().enumerate() {
             self.set(at + 8 * n, *word);
         }
     }
@@ -372,7 +372,7 @@ impl<'b> Left<'b> {
         let flip = with && self.word & intent::FLIP != 0;
         let [first, second] = SAID;
         let at = if (self.word & intent::SLOT != 0) == flip { first } else { second };
-        [0, 1, 2, 3].map(|n| self.remains.long(self.at + at + 8 * n))
+        [[0, 1], [2, 3]].map(|desc| desc.map(|n| self.remains.long(self.at + at + 8 * n)))
     }
 
     /// The rest of a frame is passed over, in front of the intent or behind it.

@@ -152,6 +152,8 @@ pub struct Ring<M> {
     pub line: Option<Line>,
     /// What transmit descriptors before the head have said, if it does: the two contexts.
     pub said: Said,
+    /// Transmit descriptors with a mark, and what the mark's doubleword becomes.
+    pub marked: Vec<(u32, u32)>,
     /// The head will be within a frame that is passed over.
     pub cut: bool,
     _model: PhantomData<fn() -> M>,
@@ -172,6 +174,7 @@ impl<M: Model> Ring<M> {
             lengths: Cell::default(),
             line: None,
             said: Said::default(),
+            marked: Vec::new(),
             cut: false,
             _model: PhantomData,
         }
@@ -415,7 +418,7 @@ impl<M: Model> DescriptorRing for Ring<M> {
         #[rustfmt::skip]
         let Self {
             names: _, memory, head, fault, csb, told, wrote, format: _, lengths: _, line: _,
-            said: _, cut: _, _model: _,
+            said: _, marked: _, cut: _, _model: _,
         } = self;
         memory.fields(io);
         [head, told].into_iter().for_each(|index| io.option(index, Fields::u32));

@@ -135,7 +135,7 @@ impl<M: Model> Transmit for Tx<M> {
 
     fn recall(said: &Said) -> Contexts {
         let mut memory = Contexts::default();
-        for [addr, word] in said.as_chunks().0 {
+        for [addr, word] in said {
             if kind(*word) == Kind::Context {
                 Self::between(&mut memory, *addr, *word);
             }
@@ -146,27 +146,10 @@ impl<M: Model> Transmit for Tx<M> {
     /// 3.3.3.1: STA.
     #[inline]
     fn complete(ring: &mut Ring<M>, chip: &Intel<M>, look: Look, to: u32) -> (u32, bool) {
-        if ring.is_held() {
-            mark(ring, look, to);
-        }
-        let (mut at, mut left) = (look.head, distance(look.head, to, look.size));
-        let (mut reported, mut delayed) = (false, true);
-        let mut words = [[0; SIZE]; CHUNK as usize];
-        while left > 0 {
-            let n = left.min(CHUNK).min(look.size - at);
-            let chunk = words.get_mut(..n as usize).unwrap_or_default();
-            ring.memory.copy(at, chunk);
-            for (index, desc) in (at..).zip(chunk) {
-                let (_, word) = halves(desc);
-                if word & (tx::RS | tx::RPS) != 0 {
-                    ring.memory.set_u32(index, 12, upper(word) & !tx::STA | tx::DD);
-                    reported = true;
-                    delayed &= word & tx::IDE != 0;
-                }
-            }
-            at = add(at, n, look.size);
-            left -= n;
-        }
+        let (reported, delayed) = match ring.is_held() {
+            false => report::<M, false>(ring, look, to),
+            true => report_held(ring, look, to),
+        };
         ring.publish(&chip.regs, to);
         let written = if reported { ring.written() } else { 0 };
         let empty = if to == look.tail { cause::TXQE } else { 0 };
@@ -174,11 +157,13 @@ impl<M: Model> Transmit for Tx<M> {
     }
 }
 
-/// States the intent to hand over all descriptors before `to`, with what they have said.
-#[inline(never)]
-fn mark<M: Model>(ring: &mut Ring<M>, look: Look, to: u32) {
+/// Says of all descriptors before `to` that they are done, if they want to be told. Returns whether
+/// one does, and whether all that do asked for delay. `HELD`: they get a mark instead, which is
+/// noted; and what they have said is.
+#[inline(always)]
+fn report<M: Model, const HELD: bool>(ring: &mut Ring<M>, look: Look, to: u32) -> (bool, bool) {
     let (mut at, mut left) = (look.head, distance(look.head, to, look.size));
-    let (mut said, mut any) = (ring.said, false);
+    let (mut reported, mut delayed) = (false, true);
     let mut words = [[0; SIZE]; CHUNK as usize];
     while left > 0 {
         let n = left.min(CHUNK).min(look.size - at);
@@ -187,24 +172,38 @@ fn mark<M: Model>(ring: &mut Ring<M>, look: Look, to: u32) {
         for (index, desc) in (at..).zip(chunk) {
             let (addr, word) = halves(desc);
             if word & (tx::RS | tx::RPS) != 0 {
-                ring.memory.set_u32(index, 12, upper(word) & !tx::STA | tx::MARK);
+                let rest = upper(word) & !tx::STA;
+                ring.memory.set_u32(index, 12, rest | if HELD { tx::MARK } else { tx::DD });
+                reported = true;
+                delayed &= word & tx::IDE != 0;
+                if HELD {
+                    ring.marked.push((index, rest | tx::DD));
+                }
             }
-            if kind(word) == Kind::Context {
-                let place = usize::from(word & tx::TSE != 0);
-                said.as_chunks_mut().0.iter_mut().skip(place).take(1).for_each(|said| {
-                    *said = [addr, word];
-                });
-                any = true;
+            if HELD && kind(word) == Kind::Context {
+                let [checksum, segmentation] = &mut ring.said;
+                *(if word & tx::TSE == 0 { checksum } else { segmentation }) = [addr, word];
             }
         }
         at = add(at, n, look.size);
         left -= n;
     }
-    ring.said = said;
-    let cut = ring.cut;
+    (reported, delayed)
+}
+
+/// The same, so that the next process can tell what was handed over.
+#[inline(never)]
+fn report_held<M: Model>(ring: &mut Ring<M>, look: Look, to: u32) -> (bool, bool) {
+    let before = ring.said;
+    let found = report::<M, true>(ring, look, to);
+    let said = (ring.said != before).then_some(&ring.said);
     if let Some(line) = &mut ring.line {
-        line.open((look.head, to), any.then_some(&said), cut);
+        line.open((look.head, to), said, ring.cut);
     }
+    for (index, upper) in ring.marked.drain(..) {
+        ring.memory.set_u32(index, 12, upper);
+    }
+    found
 }
 
 /// Segmentation is asked for.
