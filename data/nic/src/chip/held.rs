@@ -37,6 +37,7 @@
 //!
 //! Nobody: the memory is checked as a state is.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -61,7 +62,7 @@ const SLOT: usize = 0x1000;
 const REGISTERS: usize = 0x4000;
 
 /// In a line: the intent; where the ring is, and of what kind; what was before the descriptors of
-/// the intent were written to, by their numbers; two slots for what descriptors have said.
+/// the intent were written to, in their order; two slots for what descriptors have said.
 const INTENT: usize = 0;
 const BASE: usize = 8;
 const EXTENT: usize = 16;
@@ -241,13 +242,16 @@ pub struct Line {
     /// Where the ring is.
     base: u64,
     extent: u64,
+    /// Words that were kept for the next intent.
+    kept: Cell<u32>,
 }
 
 impl Line {
     /// The `n`-th of up to four.
     pub fn new(held: &Arc<Held>, n: usize) -> Self {
         let (base, extent) = (0, u64::MAX);
-        Self { held: Arc::clone(held), at: LINES + n * LINE, rest: 0, next: 0, base, extent }
+        let (held, at, kept) = (Arc::clone(held), LINES + n * LINE, Cell::new(0));
+        Self { held, at, rest: 0, next: 0, base, extent, kept }
     }
 
     fn set(&self, at: usize, value: u64) {
@@ -316,6 +320,7 @@ impl Line {
     /// As [`Self::open`], where nothing is said.
     #[inline]
     pub fn hand_over(&self, a: u32, b: u32) {
+        self.kept.set(0);
         self.set(INTENT, intent::OPEN | range(a, b));
     }
 
@@ -326,10 +331,12 @@ impl Line {
         self.set(INTENT, self.rest);
     }
 
-    /// A word of the descriptor `index`, which is overwritten before that is handed over.
+    /// A word of the next descriptor of the next intent: it is overwritten before that is handed
+    /// over.
     #[inline]
-    pub fn keep(&self, index: u32, word: u64) {
-        self.set(UNDO + 8 * (index % MOST) as usize, word);
+    pub fn keep(&self, word: u64) {
+        let n = self.kept.replace(self.kept.get() + 1);
+        self.set(UNDO + 8 * (n % MOST) as usize, word);
     }
 }
 
@@ -382,8 +389,31 @@ impl<'b> Left<'b> {
         self.word & bit != 0
     }
 
-    /// See [`Line::keep`].
-    pub fn kept(&self, index: u32) -> u64 {
-        self.remains.long(self.at + UNDO + 8 * (index % MOST) as usize)
+    /// See [`Line::keep`]: that of the intent's `n`-th descriptor.
+    pub fn kept(&self, n: u32) -> u64 {
+        self.remains.long(self.at + UNDO + 8 * (n % MOST) as usize)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::chip::fixture::memory;
+
+    /// In a ring of 72, which no power of two divides into whole intents.
+    #[test]
+    fn an_intent_that_wraps_has_a_word_for_each_descriptor() {
+        let map = memory(HELD as u64);
+        let held = Held::new(map.window(0, HELD, 8).unwrap());
+        let line = Line::new(&held, 1);
+        for _ in 0..2 {
+            (0..MOST.into()).for_each(|n| line.keep(0x1000 + n));
+            line.hand_over(60, 52);
+            let mut bytes = vec![0; HELD];
+            map.slice(0, HELD).unwrap().read(&mut bytes);
+            let left = Left::new(Remains(&bytes), 1);
+            assert_eq!(left.intent(72), Some((60, 52)));
+            (0..MOST).for_each(|n| assert_eq!(left.kept(n), 0x1000 + u64::from(n), "{n}"));
+        }
     }
 }
