@@ -416,4 +416,38 @@ mod tests {
             (0..MOST).for_each(|n| assert_eq!(left.kept(n), 0x1000 + u64::from(n), "{n}"));
         }
     }
+
+    /// Whatever store of it a process dies before.
+    #[test]
+    fn parts_are_the_old_ones_or_the_new_ones() {
+        let parts = |n: u8| {
+            let mut parts = vec![n; 100];
+            parts[12..16].copy_from_slice(&100u32.to_le_bytes());
+            parts
+        };
+        let remains = |map: &vmlan_ram::Map| {
+            let mut bytes = vec![0; HELD];
+            map.slice(0, HELD).unwrap().read(&mut bytes);
+            bytes
+        };
+        let (mut olds, mut news) = (0, 0);
+        for stores in 0.. {
+            let map = memory(HELD as u64);
+            let held = Held::new(map.window(0, HELD, 8).unwrap());
+            held.commit(&parts(1));
+            held.commit(&parts(2));
+            fuse::set(Some(stores));
+            let lives = std::panic::catch_unwind(|| held.commit(&parts(3))).is_ok();
+            fuse::set(None);
+            let bytes = remains(&map);
+            let found = Remains::new(&bytes).unwrap().parts().to_vec();
+            (olds, news) =
+                (olds + u32::from(found == parts(2)), news + u32::from(found == parts(3)));
+            assert_eq!(olds + news, stores + 1, "neither, {stores} stores later");
+            if lives {
+                break;
+            }
+        }
+        assert!(olds > 10 && news > 0, "{olds} and {news}");
+    }
 }
