@@ -13,7 +13,7 @@ use vmlan_frame::Mac;
 use vmlan_ram::Slice;
 
 use super::guest::*;
-use super::held_judge::{Judge, Random, Wire, all, make, window};
+use super::held_judge::{Judge, Random, Wire, all, make, sent, window, with_context};
 use super::{Intel, Model};
 use crate::chip::Space;
 use crate::chip::fixture::FakeHost;
@@ -22,7 +22,7 @@ use crate::chip::held::{HELD, point};
 use crate::e1000::I82540;
 use crate::e1000e::I82574;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use vmlan_frame::{Batch, Offload};
 use vmlan_ram::Map;
 
@@ -230,9 +230,13 @@ impl<M: Driven> Machine<M> {
     }
 
     fn get(&mut self, at: u64) -> u32 {
+        self.read(0, at)
+    }
+
+    fn read(&mut self, bar: u8, at: u64) -> u32 {
         self.access(|chip| {
             let mut bytes = [0; 4];
-            chip.read(Space::Bar(0), at, &mut bytes);
+            chip.read(Space::Bar(bar), at, &mut bytes);
             u32::from_le_bytes(bytes)
         })
     }
@@ -307,29 +311,9 @@ impl<M: Driven> Machine<M> {
     fn send(&mut self) {
         let free = (self.tx.0 + RING - self.tx.1 - 1) % RING;
         let n = self.sent;
-        let mut random = Random(u64::from(n) * 0x9e37_79b9 + 1);
-        random.below(1);
-        let mut packet = tcp(false, 60 + random.below(200) as usize);
-        packet[60..64].copy_from_slice(&n.to_le_bytes());
         let at = TX_BUFFERS + 512 * u64::from(n % 256);
+        let (packet, list) = sent(n, at, self.fresh);
         self.put(at, &packet);
-        let (len, mut list) = (packet.len() as u64, Vec::new());
-        // One for four frames, and the first after a reset: where the checksum's range ends.
-        if n.is_multiple_of(4) || self.fresh {
-            let which = u64::from(n / 4 % 3);
-            let end = if which == 0 { 0 } else { 90 + which };
-            list.push((14 | 24 << 8 | 33 << 16 | 34 << 32 | 50 << 40 | end << 48, DEXT | 1 << 24));
-        }
-        let (bits, split) =
-            (if random.below(4) > 0 { DATA | TXSM } else { 0 }, random.below(3) == 0);
-        let parts = if split { vec![(0, 40), (40, len - 40)] } else { vec![(0, len)] };
-        let last = parts.len() - 1;
-        // Some are not reported by themselves.
-        let report = if random.below(4) == 0 { 0 } else { RS };
-        for (i, (offset, len)) in parts.into_iter().enumerate() {
-            let end = if i == last { EOP | report } else { 0 };
-            list.push((at + offset, len | bits | IFCS | end));
-        }
         if list.len() as u32 > free {
             return;
         }
@@ -344,13 +328,15 @@ impl<M: Driven> Machine<M> {
         self.fresh = false;
     }
 
+    /// The second quadword of a transmit descriptor.
+    fn said_of_sent(&self, index: u32) -> u64 {
+        self.word(self.ring_at(false) + 16 * u64::from(index) + 8)
+    }
+
     /// Frames whose last descriptor is done, in order, and those before one that is.
     fn reap(&mut self) {
-        let done = |machine: &Self, last: u32| {
-            let word = machine.word(machine.ring_at(false) + 16 * u64::from(last) + 8);
-            word >> 32 & 1 != 0
-        };
-        let count = self.flights.iter().rposition(|(_, last)| done(self, *last));
+        let done = |(_, last): &(u32, u32)| self.said_of_sent(*last) >> 32 & 1 != 0;
+        let count = self.flights.iter().rposition(done);
         for _ in 0..count.map_or(0, |count| count + 1) {
             let (n, last) = self.flights.pop_front().unwrap();
             assert!(n < self.delivered.high, "frame {n} is done, and was not sent");
@@ -363,8 +349,7 @@ impl<M: Driven> Machine<M> {
         // Nothing more is said of what has been taken back.
         let mut free = self.tx.1;
         while free != (self.tx.0 + RING - 1) % RING {
-            let word = self.word(self.ring_at(false) + 16 * u64::from(free) + 8);
-            assert_eq!(word >> 32 & 1, 0, "descriptor {free} is the driver's");
+            assert_eq!(self.said_of_sent(free) >> 32 & 1, 0, "descriptor {free} is the driver's");
             free = (free + 1) % RING;
         }
     }
@@ -403,17 +388,14 @@ impl<M: Driven> Machine<M> {
             // Not from here.
             return;
         }
-        if self.masks {
-            self.set(IMC, M::MASK);
-        }
+        let mask = if self.masks { M::MASK } else { 0 };
+        self.set(IMC, mask);
         self.reap();
         self.take();
         if gives_back {
             self.give_back();
         }
-        if self.masks {
-            self.set(IMS, M::MASK);
-        }
+        self.set(IMS, mask);
     }
 
     /// Nothing happens any more, but for interrupts: they were enough for the driver to see all.
@@ -422,10 +404,8 @@ impl<M: Driven> Machine<M> {
         let word = self.word(self.ring_at(true) + 16 * u64::from(self.rx.0) + 8);
         let unseen = self.rx.0 != self.rx.1 && M::said_of(word).0 & 1 != 0;
         assert!(!unseen, "nobody told the driver what has arrived");
-        let done = |(_, last): &(u32, u32)| {
-            let word = self.word(self.ring_at(false) + 16 * u64::from(*last) + 8);
-            word & RS != 0 && word >> 32 & 1 != 0
-        };
+        let done =
+            |(_, last): &(u32, u32)| self.said_of_sent(*last) & (1 << 32 | RS) == 1 << 32 | RS;
         assert!(!self.flights.iter().any(done), "nobody told the driver what was sent");
     }
 
@@ -525,9 +505,8 @@ impl<M: Driven> Machine<M> {
         }
         assert_eq!(self.delivered.next, wanted, "frames that were never sent");
         assert_eq!(self.received.next, self.arriving, "frames that were never received");
-        let reported =
-            |last: u32| self.word(self.ring_at(false) + 16 * u64::from(last) + 8) & RS != 0;
-        assert!(self.flights.iter().all(|(_, last)| !reported(*last)), "not said to be sent");
+        let reported = |(_, last): &(u32, u32)| self.said_of_sent(*last) & RS != 0;
+        assert!(!self.flights.iter().any(reported), "not said to be sent");
         for (base, tail) in [(TD, self.tx.1), (RD, self.rx.1)] {
             assert_eq!(self.get(base + TAIL), tail);
         }
@@ -537,6 +516,7 @@ impl<M: Driven> Machine<M> {
             [0, 0x8, 0x18, 0x20, IMS, 0x100, 0x400, 0x5008, RA, RA + 4, MTA, TD, RD, 0x3808];
         let mut list: Vec<u32> = known.into_iter().map(|at| self.get(at)).collect();
         list.extend(self.microwire.iter().map(|bit| u32::from(*bit)));
+        list.push(self.read(M::PORTS, IOADDR));
         let mut config = [0; 256];
         self.chip.read(Space::Config, 0, &mut config);
         list.extend(config.as_chunks().0.iter().map(|word| u32::from_le_bytes(*word)));
@@ -593,22 +573,6 @@ fn dies_everywhere<M: Driven>(seed: u64, mapped: bool, stride: usize) {
         });
         assert!(machine.deaths > 1, "{context}");
     }
-}
-
-/// Says where a run was that fails.
-fn with_context<T>(context: &str, run: impl FnOnce() -> T) -> T {
-    struct Said<'c>(&'c str, AtomicBool);
-    impl Drop for Said<'_> {
-        fn drop(&mut self) {
-            if !self.1.load(Ordering::Relaxed) {
-                eprintln!("failed: {}", self.0);
-            }
-        }
-    }
-    let said = Said(context, AtomicBool::new(false));
-    let done = run();
-    said.1.store(true, Ordering::Relaxed);
-    done
 }
 
 #[test]

@@ -2,11 +2,12 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use vmlan_frame::{Batch, Offload};
 use vmlan_ram::{Map, Window};
 
-use super::guest::{Config, FakeHost, PciFunction, memory};
+use super::guest::{Config, DATA, DEXT, EOP, FakeHost, IFCS, PciFunction, RS, TXSM, memory, tcp};
 use super::{Intel, Model};
 use crate::chip::held::HELD;
 
@@ -115,4 +116,46 @@ pub fn make<M: Model>(
     assert!(chip.hold(window(&held, HELD)));
     chip.renew();
     (chip, held)
+}
+
+/// Packet number `n`, which lies at `at`, and its descriptors: one for four frames has a context,
+/// and one that is the first after a reset.
+pub fn sent(n: u32, at: u64, fresh: bool) -> (Vec<u8>, Vec<(u64, u64)>) {
+    let mut random = Random(u64::from(n) * 0x9e37_79b9 + 1);
+    random.below(1);
+    let mut packet = tcp(false, 60 + usize::try_from(random.below(200)).unwrap());
+    packet[60..64].copy_from_slice(&n.to_le_bytes());
+    let (len, mut list) = (packet.len() as u64, Vec::new());
+    // One for four frames, and the first after a reset: where the checksum's range ends.
+    if n.is_multiple_of(4) || fresh {
+        let which = u64::from(n / 4 % 3);
+        let end = if which == 0 { 0 } else { 90 + which };
+        list.push((14 | 24 << 8 | 33 << 16 | 34 << 32 | 50 << 40 | end << 48, DEXT | 1 << 24));
+    }
+    let (bits, split) = (if random.below(4) > 0 { DATA | TXSM } else { 0 }, random.below(3) == 0);
+    let parts = if split { vec![(0, 40), (40, len - 40)] } else { vec![(0, len)] };
+    let last = parts.len() - 1;
+    // Some are not reported by themselves.
+    let report = if random.below(4) == 0 { 0 } else { RS };
+    for (i, (offset, len)) in parts.into_iter().enumerate() {
+        let end = if i == last { EOP | report } else { 0 };
+        list.push((at + offset, len | bits | IFCS | end));
+    }
+    (packet, list)
+}
+
+/// Says where a run was that fails.
+pub fn with_context<T>(context: &str, run: impl FnOnce() -> T) -> T {
+    struct Said<'c>(&'c str, AtomicBool);
+    impl Drop for Said<'_> {
+        fn drop(&mut self) {
+            if !self.1.load(Ordering::Relaxed) {
+                eprintln!("failed: {}", self.0);
+            }
+        }
+    }
+    let said = Said(context, AtomicBool::new(false));
+    let done = run();
+    said.1.store(true, Ordering::Relaxed);
+    done
 }
