@@ -98,7 +98,10 @@ fn guests_outlive(ends: Ends) -> Result<()> {
     let ports = GUESTS.map(|guest| port(dir, guest));
     let options = ["--hold-for=60".to_owned()].into_iter().chain(ports).collect::<Vec<_>>();
     let mut switch = Switch::start(dir, None, &options)?;
-    let boots = GUESTS.map(|(name, n, _)| Boot::new(name, n).vfio_user(&dir.join(name)));
+    // They keep what they have sent and got: 16 KB/s each way of each stream.
+    let memory = if ends.0 + ends.1 > 20 { 1024 } else { 256 };
+    let boots =
+        GUESTS.map(|(name, n, _)| Boot::new(name, n).memory(memory).vfio_user(&dir.join(name)));
     let mut guests = Guest::boot(&image, dir, boots)?;
     let end = outlive(dir, &mut switch, &mut guests, ends);
     if end.is_err() {
