@@ -233,9 +233,9 @@ impl<M: Model> Ring<M> {
         let count = distance(a, b, size).min(MOST);
         let at = |n| add(a, n, size);
         let first = (0..count).find(|n| self.is_marked(at(*n))).unwrap_or(count);
-        for index in (first..count).map(at) {
+        for (n, index) in (first..count).map(|n| (n, at(n))) {
             if self.format == Format::Extended {
-                self.memory.set_u64(index, 0, left.kept(index));
+                self.memory.set_u64(index, 0, left.kept(n));
             }
             self.memory.set_u32(index, self.status(), 0);
         }
@@ -351,7 +351,7 @@ impl<M: Model> DescriptorRing for Ring<M> {
         if self.format == Format::Extended
             && let Some(line) = &self.line
         {
-            line.keep(number, self.memory.first(number, Ordering::Relaxed));
+            line.keep(self.memory.first(number, Ordering::Relaxed));
         }
         self.memory.set_u32(number, self.status(), rx::MARK);
     }

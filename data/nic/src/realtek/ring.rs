@@ -36,11 +36,12 @@ use std::sync::atomic::Ordering;
 use vmlan_ram::Map;
 
 use super::cplus::{Cplus, Which};
-use super::desc::{EOR, OWN, SIZE};
-use crate::chip::Fault;
+use super::desc::{EOR, FS, LS, MARK, OWN, SIZE, join, split, tx};
 use crate::chip::csb::{Csb, CsbSide};
+use crate::chip::held::{Held, Left, Line, MOST, Remains, Said};
 use crate::chip::state::{Fields, Stateful};
-use crate::ring::{DescriptorRing, Descriptors, Look, distance, halves};
+use crate::chip::{Fault, StateError};
+use crate::ring::{DescriptorRing, Descriptors, Look, Revived, add, distance, halves};
 
 const AHEAD: u32 = 256; // Descriptors that one look reads, at most.
 
@@ -88,6 +89,10 @@ pub struct Ring<C> {
     patience: u8,
     fault: Option<Fault>,
     csb: CsbSide,
+    /// Where it outlives the process.
+    line: Option<Line>,
+    /// The head will be within a frame that is passed over.
+    cut: bool,
     chip: PhantomData<fn(&C)>,
 }
 
@@ -108,6 +113,8 @@ impl<C: Cplus> Ring<C> {
             patience: 0,
             fault: None,
             csb: CsbSide::new(which.direction()),
+            line: None,
+            cut: false,
             chip: PhantomData,
         }
     }
@@ -122,6 +129,10 @@ impl<C: Cplus> Ring<C> {
 
     fn doubt(&mut self) {
         (self.tail, self.moved, self.heard) = (self.head, true, None);
+        // Whoever passes over the rest of a frame begins anew.
+        if let Some(line) = &mut self.line {
+            line.begin_at(self.head, false);
+        }
     }
 
     /// Begins at the first descriptor.
@@ -167,8 +178,35 @@ impl<C: Cplus> Ring<C> {
         self.place = place;
         self.within = None;
         self.rewind();
+        self.note_place(false);
         self.csb.restart();
         self.publish_head();
+    }
+
+    /// Notes where it is, and its head. Where the place is not that of the registers, the ring is
+    /// new: its head is 0. So that has to be there first.
+    fn note_place(&mut self, cut: bool) {
+        let (size, head, Place { base, rewinds }) = (self.said_size(), self.head, self.place);
+        if let Some(line) = &mut self.line {
+            line.place(0, 0, 0);
+            line.sized(size);
+            line.begin_at(head, cut);
+            line.place(base, 0, rewinds);
+        }
+    }
+
+    /// What its line says: 1 of a single descriptor.
+    fn said_size(&self) -> u32 {
+        if self.single { 1 } else { self.size }
+    }
+
+    /// The number of its line.
+    fn number(&self) -> usize {
+        match self.which {
+            Which::Normal => 0,
+            Which::Receive => 1,
+            Which::High => 2,
+        }
     }
 
     /// How many descriptors the region of memory holds.
@@ -356,10 +394,58 @@ impl<C: Cplus> Ring<C> {
         self.descriptors.set_u32(self.index(index), 0, opts1);
     }
 
+    /// Gives back what was sent, as [`super::cplus::Sending`] does, so that the next process can
+    /// tell how far that has come.
+    #[inline(never)]
+    pub fn give_sent(&mut self, Look { head, size, .. }: Look, to: u32) {
+        let all = (0..distance(head, to, size)).map(|n| add(head, n, size));
+        all.clone().for_each(|index| self.set_mark(index, self.word(index)));
+        if let Some(line) = &mut self.line {
+            line.open((head, to), None, self.cut);
+        }
+        all.for_each(|index| self.sent(index, self.word(index)));
+    }
+
+    /// opts1 and opts2.
+    fn word(&self, index: u32) -> u64 {
+        self.descriptors.first(self.index(index), Ordering::Relaxed)
+    }
+
+    fn set_mark(&self, index: u32, word: u64) {
+        self.descriptors.set_u32(self.index(index), 4, split(word).1 | MARK);
+    }
+
+    /// It is ours, with a mark.
+    fn is_marked(word: u64) -> bool {
+        let (opts1, opts2) = split(word);
+        opts1 & OWN != 0 && opts2 & MARK != 0
+    }
+
+    /// What is not status stays. The mark goes with OWN.
+    fn sent(&self, index: u32, word: u64) {
+        let (opts1, opts2) = split(word);
+        self.give(index, join(opts1 & (EOR | FS | LS | tx::LEN), opts2 & !MARK));
+    }
+
+    /// The first of `a..b` that was not handed over. What is there and behind is made empty again.
+    fn empty(&self, left: &Left<'_>, (a, b): (u32, u32)) -> u32 {
+        let count = distance(a, b, self.size).min(MOST);
+        let at = |n| add(a, n, self.size);
+        let first = (0..count).find(|n| Self::is_marked(self.word(at(*n)))).unwrap_or(count);
+        for n in first..count {
+            let (opts1, opts2) = split(left.kept(n));
+            self.give(at(n), join(opts1 | OWN, opts2 & !MARK));
+        }
+        at(first)
+    }
+
     /// Publishes the head, after all write-backs.
     #[inline]
     pub fn publish(&mut self, head: u32) {
         self.head = head;
+        if let Some(line) = &mut self.line {
+            line.close_at(head);
+        }
         self.publish_head();
     }
 
@@ -391,7 +477,12 @@ impl<C: Cplus> DescriptorRing for Ring<C> {
 
     #[inline]
     fn look(&mut self, chip: &C) -> Result<Look, Fault> {
-        self.look_at(chip.place(self.which))
+        let look = self.look_at(chip.place(self.which));
+        let size = self.said_size();
+        if let Some(line) = &mut self.line {
+            line.sized(size);
+        }
+        look
     }
 
     fn fault(&self) -> Option<Fault> {
@@ -417,7 +508,7 @@ impl<C: Cplus> DescriptorRing for Ring<C> {
     fn fields(&mut self, io: &mut Fields<'_>) {
         let Self {
             which: _, descriptors: _, place, within, size, single, head, tail, moved, heard,
-            patience, fault, csb, chip: _,
+            patience, fault, csb, line: _, cut: _, chip: _,
         } = self;
         place.fields(io);
         io.u32(size);
@@ -435,7 +526,68 @@ impl<C: Cplus> DescriptorRing for Ring<C> {
             (*within, *fault) = (None, None);
             self.find_ours();
             self.fault = failed.then(|| self.beyond());
+            self.note_place(false);
         }
+    }
+
+    fn cut(&mut self, cut: bool) {
+        self.cut = cut;
+    }
+
+    fn hold(&mut self, held: &Arc<Held>) {
+        self.line = Some(Line::new(held, self.number()));
+    }
+
+    #[inline]
+    fn is_held(&self) -> bool {
+        self.line.is_some()
+    }
+
+    fn mark(&self, number: u32) {
+        let word = self.word(number);
+        self.line.iter().for_each(|line| line.keep(word));
+        self.set_mark(number, word);
+    }
+
+    fn hand_over(&self, a: u32, b: u32) {
+        self.line.iter().for_each(|line| line.hand_over(a, b));
+    }
+
+    fn revive(&mut self, chip: &C, remains: &Remains<'_>) -> Result<Option<Revived>, StateError> {
+        let left = Left::new(*remains, self.number());
+        self.go(chip.place(self.which));
+        let Place { base, rewinds } = self.place;
+        let within = if base == 0 { 0 } else { self.find() };
+        let mut cut = false;
+        if base != 0 && left.is_of(base, 0, rewinds) {
+            self.single = left.size() == 1;
+            self.size = if self.single { 2 } else { left.size() };
+            let intent = left.intent(self.size);
+            let (first, end) = intent.unwrap_or((left.head(), left.head()));
+            // All that the intent is about lies in memory.
+            let last = if self.single || first.max(end) == 0 { 0 } else { first.max(end) - 1 };
+            let fits = (2..=C::MOST).contains(&self.size) && first.max(end) < self.size;
+            if !fits || intent.is_some() && (last >= within || end < first && self.size > within) {
+                return Err(StateError::Lost("a ring's head is not in the ring"));
+            }
+            self.head = match intent {
+                Some(range) if self.which == Which::Receive => self.empty(&left, range),
+                Some(_) => {
+                    let all =
+                        (0..distance(first, end, self.size)).map(|n| add(first, n, self.size));
+                    let words = all.map(|index| (index, self.word(index)));
+                    let marked = words.filter(|(_, word)| Self::is_marked(*word));
+                    marked.for_each(|(index, word)| self.sent(index, word));
+                    end
+                }
+                None => first,
+            };
+            cut = left.is_cut(intent.is_some());
+        }
+        self.doubt();
+        self.moved = false;
+        self.note_place(cut);
+        Ok(Some(Revived { head: self.head, said: Said::default(), cut }))
     }
 
     fn extent(&self) -> Option<(u32, u32)> {

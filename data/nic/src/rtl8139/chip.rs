@@ -8,18 +8,24 @@ use vmlan_frame::{Mac, RegisterCount};
 use super::pci;
 use super::phy::Phy;
 use super::plus::Rings;
-use super::regs::{CPCR, CR, Kind, Registers, TCR, TIMERINT, cpcr, cr, tcr};
+use super::regs::{CPCR, CR, CSBAL, Kind, Registers, TCR, TIMERINT, cpcr, cr, tcr, tsd};
 use super::sides::{Rx, Tx};
+use crate::chip::held::{Held, Remains};
 use crate::chip::pci::Pci;
 use crate::chip::state::Fields;
 use crate::chip::{
     After, Chip, ChipCore, Config, Control, ControlOf, Controlled, Delays, Gate, Host, Irq, Kinds,
-    Layout, Made, PciFunction,
+    Layout, Made, PciFunction, StateError,
 };
 use crate::realtek::eeprom::Eeprom;
 use crate::realtek::isr;
 use crate::realtek::tally::{self, Tally};
 use crate::realtek::timer::ChipTimer;
+
+/// Which of the chip's own words in what outlives the process say which TSD was written last, and
+/// when TCTR was 0. The first two count rewinds.
+const GIVEN: usize = 2;
+const START: usize = 4;
 
 const DEVICE: u16 = 0x8139; // The PCI device id.
 
@@ -53,6 +59,8 @@ pub struct Rtl8139 {
     pub(super) wire: AtomicU32,
     /// Moves after each write to a register that the receive filter keeps a digest of.
     pub(super) filter_version: AtomicU32,
+    /// The TSD that was written last when a process died; 0: none.
+    given: AtomicU32,
     control: Mutex<ControlOf<Self>>,
 }
 
@@ -88,6 +96,7 @@ impl Rtl8139 {
             mpc: AtomicU64::new(0),
             wire: AtomicU32::new(0),
             filter_version: AtomicU32::new(0),
+            given: AtomicU32::new(0),
             control: Mutex::new(control),
         };
         chip.reset();
@@ -97,6 +106,39 @@ impl Rtl8139 {
     /// True if all of these bits of `wire` are set.
     pub(super) fn is(&self, bits: u32) -> bool {
         self.wire.load(Ordering::Acquire) & bits == bits
+    }
+
+    /// The rings of C+ mode begin anew.
+    pub(super) fn rewind(&self, transmit: bool, receive: bool) {
+        self.rings.rewind(transmit, receive);
+        self.note_own();
+    }
+
+    /// What of the chip's own outlives the process.
+    pub(super) fn note_own(&self) {
+        self.given.store(0, Ordering::Relaxed);
+        let Some(held) = self.regs.held() else { return };
+        for (n, count) in self.rings.counts().into_iter().enumerate() {
+            held.set_own(n, count.load(Ordering::Acquire));
+        }
+        held.set_own(GIVEN, 0);
+        held.set_own_long(START, self.clock.start());
+    }
+
+    /// A frame is about to be given, by TSD `at` becoming `value`. A worker may send it, and say so
+    /// in TSD, before anybody notes that the access was made: it must not be made again then.
+    pub(super) fn note_given(&self, at: u8, value: u32) {
+        if let Some(held) = self.regs.held() {
+            self.regs.note(at, value);
+            held.set_own(GIVEN, at.into());
+        }
+    }
+
+    /// A frame is given by TSD `at`, as was the last thing that a process that has died knew, and
+    /// it has sent it. Drivers use the four in turn.
+    pub(super) fn is_repeat(&self, at: u8) -> bool {
+        let given = self.given.swap(0, Ordering::Relaxed);
+        given == u32::from(at) && self.regs.get(at) & tsd::OWN != 0
     }
 
     /// Frames that were lost for want of room, ever.
@@ -138,13 +180,39 @@ impl Controlled for Rtl8139 {
         #[rustfmt::skip]
         let Self {
             mac: _, core: _, regs, clock, tally, rings, mpc, wire: _, filter_version: _,
-            control: _,
+            given: _, control: _,
         } = self;
         regs.fields(io);
         clock.fields(regs.get(TIMERINT), io);
         tally.fields(io);
         rings.fields(io);
         io.atomic_u64(mpc);
+        if io.restores() {
+            self.note_own();
+        }
+    }
+
+    const LOST: u32 = isr::LOST | isr::TER;
+
+    fn hold_own(&self, held: &Arc<Held>) -> bool {
+        self.regs.hold(held)
+    }
+
+    fn revive_own(&self, remains: &Remains<'_>, _: bool) -> Result<(), StateError> {
+        self.regs.revive(remains)?;
+        if self.core.has_csb() && self.regs.address(CSBAL) != 0 {
+            return Err(StateError::Lost("its driver uses the CSB"));
+        }
+        for (n, count) in self.rings.counts().into_iter().enumerate() {
+            count.store(remains.own(n), Ordering::Release);
+        }
+        self.clock.set_limit(self.regs.get(TIMERINT));
+        self.clock.restart_at(remains.own_long(START));
+        self.note_own();
+        let given = remains.own(GIVEN);
+        self.regs.held().into_iter().for_each(|held| held.set_own(GIVEN, given));
+        self.given.store(given, Ordering::Relaxed);
+        Ok(())
     }
 
     fn derive(&self, control: &mut ControlOf<Self>) {
