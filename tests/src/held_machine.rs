@@ -5,8 +5,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use vmlan_driver::chip::{Batch, Offload};
-use vmlan_driver::e1000::E1000;
+use vmlan_driver::chip::{Chip, ChipDriver, Offload};
+use vmlan_driver::e1000::Intel;
 use vmlan_driver::nic::make_ram;
 use vmlan_transport::memory::Ram;
 use vmlan_transport::vfio_user::VfioBus;
@@ -78,8 +78,8 @@ pub struct Machine {
     pub bus: VfioBus,
 }
 
-/// A driver on its bus.
-pub type Nic<'b> = E1000<Lent<'b>>;
+/// A driver on its bus: of an e1000, unless something else is said.
+pub type Nic<'b, C = Intel> = ChipDriver<C, Lent<'b>>;
 
 impl Machine {
     /// Plugs into the port whose socket is at `path`.
@@ -95,7 +95,15 @@ impl Machine {
     /// # Panics
     /// If it cannot.
     pub fn with(path: &std::path::Path, id: u8, keys: &str) -> Self {
-        let address = address(Model::E1000, path, keys);
+        Self::of(Model::E1000, path, id, keys)
+    }
+
+    /// Of another model.
+    ///
+    /// # Panics
+    /// If it cannot.
+    pub fn of(model: Model, path: &std::path::Path, id: u8, keys: &str) -> Self {
+        let address = address(model, path, keys);
         let ram = make_ram(&address.driver).expect("RAM");
         let bus = VfioBus::connect(&address, &ram, STALL).expect("a port");
         Self { id, options: address.driver, ram, bus }
@@ -106,8 +114,16 @@ impl Machine {
     /// # Panics
     /// If the NIC is dead.
     pub fn set_up(&mut self) -> Nic<'_> {
+        self.drive::<Intel>()
+    }
+
+    /// Its driver, of another model, begins.
+    ///
+    /// # Panics
+    /// If the NIC is dead.
+    pub fn drive<C: Chip>(&mut self) -> Nic<'_, C> {
         let bus = Lent(&mut self.bus);
-        let nic = E1000::new(self.options.clone(), &self.ram, bus);
+        let nic = ChipDriver::new(self.options.clone(), &self.ram, bus);
         let mut nic = nic.unwrap_or_else(|e| panic!("guest {}: {e:?}", self.id));
         nic.set_mac(mac(self.id, 0));
         nic
@@ -128,7 +144,7 @@ impl Machine {
 ///
 /// # Panics
 /// If they do not.
-pub fn pass(from: &mut Nic<'_>, to: &mut Nic<'_>, first: u64, count: u64) {
+pub fn pass<C: Chip>(from: &mut Nic<'_, C>, to: &mut Nic<'_, C>, first: u64, count: u64) {
     assert_eq!(pass_while(from, to, first..first + count, |_| 0), 0);
 }
 
@@ -141,16 +157,16 @@ const BATCH: u64 = 256;
 ///
 /// # Panics
 /// If they do not.
-pub fn pass_while(
-    from: &mut Nic<'_>,
-    to: &mut Nic<'_>,
+pub fn pass_while<C: Chip>(
+    from: &mut Nic<'_, C>,
+    to: &mut Nic<'_, C>,
     numbers: Range<u64>,
     mut happens: impl FnMut(u64) -> u32,
 ) -> u32 {
     let Range { start, end } = numbers;
     let (mut sent, mut got, mut most) = (start, start, start);
     let (mut deaths, mut steps) = (0, 0);
-    let mut batch: Batch<_> = to.batch();
+    let mut batch = to.batch();
     let mut bytes = vec![0; 2048];
     let numbered = |n| frame(mac(2, 0), mac(1, 0), n, 60);
     let arrived = settles(|| {

@@ -1,9 +1,13 @@
-//! `kill -9` of a switch that has its VMs held: their emulated NICs live. An e1000 goes on where it
-//! was. One whose driver uses the CSB is reset: frames pass again once its driver has set it up. A
-//! switch without that is the control.
+//! `kill -9` of a switch that has its VMs held: their emulated NICs live. Each goes on where it
+//! was. An e1000 whose driver uses the CSB is reset: frames pass again once its driver has set it
+//! up. A switch without that is the control.
 
 use std::time::Duration;
 
+use vmlan_driver::chip::Chip;
+use vmlan_driver::e1000::Intel;
+use vmlan_driver::realtek::{Gigabit, Plus, Rings};
+use vmlan_driver::rtl8139::Classic;
 use vmlan_tests::held_machine::{Machine, pass, pass_while};
 use vmlan_tests::numbered::settles;
 use vmlan_tests::{Result, Switch, kill9, output_of};
@@ -23,50 +27,70 @@ fn ports_with(dir: &std::path::Path, options: &[&str], keys: &str) -> Vec<String
 type End = fn(&mut Switch) -> Result<Option<i32>>;
 
 /// The drivers go on as if nothing had happened: their rings, interrupts and link are as they were.
-/// Frames of one batch may come again.
+/// Frames of one batch may come again. A register has this bit, or has not, as long as there is a
+/// link.
+fn no_driver_notices<C: Chip>(keys: &str, more: &str, link: (u32, u32, bool)) -> Result<()> {
+    let dir = tempfile::tempdir().expect("a directory");
+    let words = ports_with(dir.path(), &["--hold-for", "60"], keys);
+    let mut switch = Switch::start(dir.path(), None, &words)?;
+    let mut a = Machine::of(C::MODEL, &dir.path().join("a"), 1, more);
+    let mut b = Machine::of(C::MODEL, &dir.path().join("b"), 2, more);
+    let (mut sends, mut receives) = (a.drive::<C>(), b.drive::<C>());
+    let (kills, each) = (8, 3000);
+    for kill in 0..kills {
+        let first = kill * each;
+        // Somewhere in the midst of it.
+        let at = first + 500 + kill * 7919 % 2000;
+        let mut dead = false;
+        pass_while(&mut sends, &mut receives, first..first + each, |sent| {
+            if dead || sent < at {
+                return 0;
+            }
+            dead = true;
+            switch.kill9();
+            switch.restart().expect("the next one");
+            1
+        });
+        switch.answering()?;
+        // Until the next may die, too.
+        std::thread::sleep(Duration::from_millis(1500));
+    }
+    let list = switch.ask(&["port", "list", "--json"])?;
+    let how = "adopted 8 times, the last one as it was when its switch was killed";
+    assert_eq!(list.matches(how).count(), 2, "{list}");
+    drop((sends, receives));
+    let (register, bit, set) = link;
+    for one in [&mut a, &mut b] {
+        assert_eq!(one.bus.read32(register).unwrap_or(0) & bit != 0, set);
+    }
+    switch.ask(&["stop", "--for-good"])?;
+    Ok(())
+}
+
+/// STATUS, and its bit LU.
+const STATUS: (u32, u32, bool) = (8, 2, true);
+/// The 8139's MSR, and its bit LINKB.
+const MSR: (u32, u32, bool) = (0x58, 4, false);
+
 #[test]
 fn no_driver_notices_kill_9() -> Result<()> {
-    for (keys, driver) in [("", ""), (",doorbell=mapped", ",doorbell=mapped")] {
-        let dir = tempfile::tempdir().expect("a directory");
-        let words = ports_with(dir.path(), &["--hold-for", "60"], keys);
-        let mut switch = Switch::start(dir.path(), None, &words)?;
-        let mut a = Machine::with(&dir.path().join("a"), 1, driver);
-        let mut b = Machine::with(&dir.path().join("b"), 2, driver);
-        let (mut sends, mut receives) = (a.set_up(), b.set_up());
-        let (kills, each) = (8, 3000);
-        for kill in 0..kills {
-            let first = kill * each;
-            // Somewhere in the midst of it.
-            let at = first + 500 + kill * 7919 % 2000;
-            let mut dead = false;
-            pass_while(&mut sends, &mut receives, first..first + each, |sent| {
-                if dead || sent < at {
-                    return 0;
-                }
-                dead = true;
-                switch.kill9();
-                switch.restart().expect("the next one");
-                1
-            });
-            switch.answering()?;
-            // Until the next may die, too.
-            std::thread::sleep(Duration::from_millis(1500));
-        }
-        let list = switch.ask(&["port", "list", "--json"])?;
-        let how = "adopted 8 times, the last one as it was when its switch was killed";
-        assert_eq!(list.matches(how).count(), 2, "{list}");
-        drop((sends, receives));
-        /// STATUS, and its bit LU.
-        const STATUS: (u32, u32) = (8, 2);
-        assert!(
-            [&mut a, &mut b]
-                .map(|one| one.bus.read32(STATUS.0).unwrap_or(0))
-                .iter()
-                .all(|status| status & STATUS.1 != 0)
-        );
-        switch.ask(&["stop", "--for-good"])?;
-    }
-    Ok(())
+    no_driver_notices::<Intel>("", "", STATUS)?;
+    no_driver_notices::<Intel>(",doorbell=mapped", ",doorbell=mapped", STATUS)
+}
+
+#[test]
+fn no_driver_of_an_r8169_notices_kill_9() -> Result<()> {
+    no_driver_notices::<Rings<Gigabit>>(",model=r8169", "", (0x6c, 2, true))
+}
+
+#[test]
+fn no_driver_of_an_rtl8139_notices_kill_9() -> Result<()> {
+    no_driver_notices::<Rings<Plus>>(",model=rtl8139", "", MSR)
+}
+
+#[test]
+fn no_driver_of_an_rtl8139_in_classic_mode_notices_kill_9() -> Result<()> {
+    no_driver_notices::<Classic>(",model=rtl8139,plus=off", "", MSR)
 }
 
 #[test]

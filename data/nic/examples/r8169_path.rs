@@ -1,8 +1,9 @@
-//! Cost of the r8169's data path for each frame: `r8169_path [BYTES] [ROUNDS] [FRAMES] [BURST]`.
+//! Cost of the r8169's data path for each frame: `r8169_path [BYTES] [ROUNDS] [FRAMES] [BURST]
+//! [held]`.
 //!
 //! Guest and device take turns in one thread, as in `e1000_path local` (for callgrind: everything
-//! is in the cache). One descriptor for each frame. Prints the fastest of the rounds, since the
-//! machine is shared.
+//! is in the cache). One descriptor for each frame. `held`: what of the chip outlives its process
+//! is noted. Prints the fastest of the rounds, since the machine is shared.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -10,6 +11,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use vmlan_frame::{Batch, Mac, Offloads, Sink};
+use vmlan_nic::chip::held::HELD;
 use vmlan_nic::chip::{Config, Host, Nic, PciFunction, Space};
 use vmlan_nic::r8169::R8169;
 use vmlan_ram::{Map, Mapping, Region, Window};
@@ -134,6 +136,10 @@ fn pull_tx(chip: &R8169, batch: &mut Batch<'static>, sink: &mut dyn Sink) -> usi
 fn chip(map: &Arc<Map>, at: u64, ring: u32, command: u8) -> R8169 {
     let config = Config { mac: Mac::new([2; 6]), irq_rate_max: 0, csb: false };
     let chip = R8169::new(config, Arc::new(Quiet(Instant::now())));
+    if std::env::args().nth(5).as_deref() == Some("held") {
+        assert!(chip.hold(memory(HELD as u64).window(0, HELD, 4).expect("memory")));
+        chip.note();
+    }
     drop(chip.set_map(map.clone()));
     chip.write(Space::Config, 4, &[7, 0]);
     chip.set_link(true);

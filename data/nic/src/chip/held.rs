@@ -33,6 +33,9 @@
 //! head is `x`, since their sender has the frames still. A frame of several descriptors is written
 //! from the last to the first.
 //!
+//! Where the descriptors say who owns them, a mark is a bit beside OWN, and goes with it, in one
+//! store; the head of such a ring is in the intent's word, and so is its size.
+//!
 //! # Whom to believe
 //!
 //! Nobody: the memory is checked as a state is.
@@ -44,6 +47,7 @@ use std::sync::atomic::Ordering;
 use vmlan_ram::Window;
 
 use super::StateError;
+use crate::bits::low32;
 
 /// Bytes of it.
 pub const HELD: usize = 0x1_0000;
@@ -142,6 +146,11 @@ impl Held {
         self.set(OWN + 4 * n, value);
     }
 
+    /// Two words of its own, from an even one on.
+    pub fn set_own_long(&self, n: usize, value: u64) {
+        self.set_long(OWN + 4 * n, value);
+    }
+
     /// The interrupts that are enabled.
     pub fn set_mask(&self, mask: u32) {
         self.set(MASK, mask);
@@ -212,6 +221,11 @@ impl<'b> Remains<'b> {
         self.word(OWN + 4 * n)
     }
 
+    /// Two of them.
+    pub fn own_long(&self, n: usize) -> u64 {
+        self.long(OWN + 4 * n)
+    }
+
     /// The interrupts that were enabled, and perhaps some more: messages disable them, too.
     pub fn mask(&self) -> u32 {
         self.word(MASK)
@@ -225,6 +239,7 @@ mod intent {
     pub const FLIP: u64 = 1 << 34; // What was said with it is in the other one.
     pub const CUT: u64 = 1 << 35; // Behind it the rest of a frame is passed over.
     pub const WAS_CUT: u64 = 1 << 36; // In front of it.
+    pub const SIZE: u32 = 48; // From here on: how long the ring is, if no register says so.
 }
 
 /// What transmit descriptors have said that holds for those that follow: two descriptors.
@@ -242,6 +257,8 @@ pub struct Line {
     /// Where the ring is.
     base: u64,
     extent: u64,
+    /// Its size, as each intent's word has it.
+    size: u64,
     /// Words that were kept for the next intent.
     kept: Cell<u32>,
 }
@@ -251,11 +268,22 @@ impl Line {
     pub fn new(held: &Arc<Held>, n: usize) -> Self {
         let (base, extent) = (0, u64::MAX);
         let (held, at, kept) = (Arc::clone(held), LINES + n * LINE, Cell::new(0));
-        Self { held, at, rest: 0, next: 0, base, extent, kept }
+        Self { held, at, rest: 0, next: 0, base, extent, size: 0, kept }
     }
 
     fn set(&self, at: usize, value: u64) {
         self.held.set_long(self.at + at, value);
+    }
+
+    #[inline]
+    fn intent(&self, word: u64) {
+        self.set(INTENT, word | self.size);
+    }
+
+    /// No register says how long the ring is. As far as is known, so long.
+    #[inline]
+    pub fn sized(&mut self, size: u32) {
+        self.size = u64::from(size) << intent::SIZE;
     }
 
     /// The ring is here.
@@ -276,7 +304,7 @@ impl Line {
         (self.base, self.extent) = (0, u64::MAX);
         self.rest &= intent::SLOT;
         self.next = self.rest;
-        self.set(INTENT, self.rest);
+        self.intent(self.rest);
     }
 
     /// What holds for the descriptors at the head.
@@ -285,7 +313,7 @@ impl Line {
         let cut = if cut { intent::CUT } else { 0 };
         self.rest = self.rest & intent::SLOT ^ intent::SLOT | cut;
         self.next = self.rest;
-        self.set(INTENT, self.rest);
+        self.intent(self.rest);
     }
 
     /// To the slot that does not count.
@@ -314,21 +342,34 @@ impl Line {
             word |= intent::CUT;
             self.next |= intent::CUT;
         }
-        self.set(INTENT, word | range(a, b));
+        self.intent(word | range(a, b));
     }
 
     /// As [`Self::open`], where nothing is said.
     #[inline]
     pub fn hand_over(&self, a: u32, b: u32) {
         self.kept.set(0);
-        self.set(INTENT, intent::OPEN | range(a, b));
+        self.intent(intent::OPEN | range(a, b));
     }
 
     /// They are, and the head says so.
     #[inline]
     pub fn close(&mut self) {
         self.rest = self.next;
-        self.set(INTENT, self.rest);
+        self.intent(self.rest);
+    }
+
+    /// The same, of a ring whose head no register has.
+    #[inline]
+    pub fn close_at(&mut self, head: u32) {
+        self.rest = self.next | range(head, 0);
+        self.intent(self.rest);
+    }
+
+    /// It begins at this head. `cut`: the rest of a frame is passed over there.
+    pub fn begin_at(&mut self, head: u32, cut: bool) {
+        self.next = if cut { intent::CUT } else { 0 };
+        self.close_at(head);
     }
 
     /// A word of the next descriptor of the next intent: it is overwritten before that is handed
@@ -367,10 +408,24 @@ impl<'b> Left<'b> {
         (long(BASE), long(EXTENT)) == (base, extent)
     }
 
+    fn range(&self) -> (u32, u32) {
+        let [a0, a1, b0, b1, ..] = self.word.to_le_bytes();
+        (u16::from_le_bytes([a0, a1]).into(), u16::from_le_bytes([b0, b1]).into())
+    }
+
+    /// The head, of a ring whose head no register has, if there is no intent.
+    pub fn head(&self) -> u32 {
+        self.range().0
+    }
+
+    /// See [`Line::sized`].
+    pub fn size(&self) -> u32 {
+        low32(self.word >> intent::SIZE)
+    }
+
     /// The intent, of a ring with `size` descriptors.
     pub fn intent(&self, size: u32) -> Option<(u32, u32)> {
-        let [a0, a1, b0, b1, ..] = self.word.to_le_bytes();
-        let [a, b] = [[a0, a1], [b0, b1]].map(|n| u32::from(u16::from_le_bytes(n)));
+        let (a, b) = self.range();
         (self.word & intent::OPEN != 0 && a < size && b < size).then_some((a, b))
     }
 

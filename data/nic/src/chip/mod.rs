@@ -26,6 +26,9 @@ pub(crate) mod frame_totals;
 #[path = "tests/fuzz.rs"]
 pub mod fuzz;
 pub mod held;
+#[cfg(test)]
+#[path = "tests/held_judge.rs"]
+pub(crate) mod held_judge;
 mod interrupts;
 pub(crate) mod irq;
 mod locks;

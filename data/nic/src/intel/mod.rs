@@ -19,9 +19,6 @@ pub mod guest;
 #[cfg(test)]
 #[path = "tests/held.rs"]
 mod held;
-#[cfg(test)]
-#[path = "tests/held_judge.rs"]
-mod held_judge;
 mod io;
 pub mod link;
 pub mod model;

@@ -48,7 +48,10 @@ impl R8169 {
                 self.regs.store(write);
                 self.update_link(control, false)
             }),
-            TCTR => self.clock.restart(),
+            TCTR => {
+                self.clock.restart();
+                self.note_own();
+            }
             MPC => self.clear_missed(),
             CR9346 => self.write_9346(write.value),
             TIMERINT => {
@@ -151,10 +154,12 @@ impl R8169 {
 
     fn write_9346(&self, value: u32) {
         let [value, ..] = value.to_le_bytes();
-        let mut control = self.control();
-        if control.eeprom.write(value) {
-            self.load_eeprom(&mut control);
-        }
+        self.with_control(|control| {
+            if control.eeprom.write(value) {
+                self.load_eeprom(control);
+            }
+            After::default()
+        });
     }
 
     /// The transfer begins with the byte that has the flag; other bytes wait for it.

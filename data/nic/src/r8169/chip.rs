@@ -11,11 +11,12 @@ use super::pci;
 use super::phy::Phy;
 use super::regs::*;
 use crate::chip::frame_totals::FCS;
+use crate::chip::held::{Held, Remains};
 use crate::chip::pci::Pci;
 use crate::chip::state::Fields;
 use crate::chip::{
     After, Chip, ChipCore, Config, Control, ControlOf, Controlled, Delays, Gate, Host, Irq, Layout,
-    Made, PciFunction,
+    Made, PciFunction, StateError,
 };
 use crate::realtek::cplus::{Cplus, Digest, Receiving, Which};
 use crate::realtek::desc::{self, Status};
@@ -29,6 +30,10 @@ use crate::realtek::timer::ChipTimer;
 
 use crate::realtek::tally::{self, Tally};
 use crate::ring::{Receiver, Shape};
+
+/// Which of the chip's own words in what outlives the process say when TCTR was 0. The first three
+/// count rewinds.
+const START: usize = 4;
 
 const LONGEST: usize = 0x3fff; // Bytes of the longest frame, with its FCS: lengths have 14 bits.
 
@@ -112,9 +117,20 @@ impl R8169 {
         }
     }
 
-    /// The chip begins at the ring's first descriptor.
+    /// The chip begins at the ring's first descriptor. That is known before the data path can have
+    /// looked at the ring: drivers turn it on afterwards.
     pub(super) fn rewind(&self, which: Which) {
         self.ring(which).0.fetch_add(1, Ordering::AcqRel);
+        self.note_own();
+    }
+
+    /// What of the chip's own outlives the process.
+    pub(super) fn note_own(&self) {
+        let Some(held) = self.regs.held() else { return };
+        for (n, count) in self.rewinds.iter().enumerate() {
+            held.set_own(n, count.load(Ordering::Acquire));
+        }
+        held.set_own_long(START, self.clock.start());
     }
 
     pub(super) fn rewind_all(&self) {
@@ -203,6 +219,29 @@ impl Controlled for R8169 {
         io.atomic_u64(missed);
         [sent, received].into_iter().for_each(|since| since.fields(io));
         rewinds.iter().for_each(|count| io.atomic(count));
+        if io.restores() {
+            self.note_own();
+        }
+    }
+
+    const LOST: u32 = isr::LOST;
+
+    fn hold_own(&self, held: &Arc<Held>) -> bool {
+        self.regs.hold(held)
+    }
+
+    fn revive_own(&self, remains: &Remains<'_>, _: bool) -> Result<(), StateError> {
+        self.regs.revive(remains)?;
+        if self.core.has_csb() && self.regs.address(CSBAL) != 0 {
+            return Err(StateError::Lost("its driver uses the CSB"));
+        }
+        for (n, count) in self.rewinds.iter().enumerate() {
+            count.store(remains.own(n), Ordering::Release);
+        }
+        self.clock.set_limit(self.regs.get(TIMERINT));
+        self.clock.restart_at(remains.own_long(START));
+        self.note_own();
+        Ok(())
     }
 
     fn derive(&self, control: &mut ControlOf<Self>) {

@@ -43,6 +43,7 @@ impl R8169 {
             self.core.irq.reset()
         });
         self.clock.reset();
+        self.note_own();
         self.clear_missed();
         if power_on {
             self.load_eeprom(control);

@@ -167,11 +167,15 @@ impl<C: Cplus> Transmit for Sending<C> {
     /// OWN is cleared; what is not status stays.
     #[inline]
     fn complete(ring: &mut Ring<C>, _: &C, look: Look, to: u32) -> (u32, bool) {
-        let mut at = look.head;
-        while at != to {
-            let kept = ring.opts1(at) & (EOR | FS | LS | tx::LEN);
-            ring.give_opts1(at, kept);
-            at = add(at, 1, look.size);
+        if ring.is_held() {
+            ring.give_sent(look, to);
+        } else {
+            let mut at = look.head;
+            while at != to {
+                let kept = ring.opts1(at) & (EOR | FS | LS | tx::LEN);
+                ring.give_opts1(at, kept);
+                at = add(at, 1, look.size);
+            }
         }
         ring.publish(to);
         let empty = if ring.is_empty_at(to) { isr::TDU } else { 0 };

@@ -31,6 +31,9 @@ pub mod tx {
     pub const TAGC: u32 = 1 << 17; // opts2: insert the tag.
 }
 
+/// opts2: our mark (`chip/held.rs`), a bit that means nothing in either ring.
+pub const MARK: u32 = 1 << 31;
+
 /// opts2 of a receive descriptor: a tag was taken out of the frame (TAVA).
 pub const TAVA: u32 = 1 << 16;
 

@@ -15,6 +15,10 @@ pub const SWINT: u32 = 1 << 8; // Software Interrupt (TPPoll.FSWInt).
 pub const TIMEOUT: u32 = 1 << 14; // TCTR has reached TimerInt.
 pub const SERR: u32 = 1 << 15; // System Error on the PCI bus.
 
+/// Those that drivers are content with when nothing has happened: of a process that has died, any
+/// may be lost.
+pub const LOST: u32 = ROK | TOK | RDU | LINK | TDU | SWINT | TIMEOUT;
+
 /// What they are about.
 pub static KINDS: Kinds = Kinds {
     all: ROK | RER | TOK | TER | RDU | LINK | FOVW | TDU | SWINT | TIMEOUT | SERR,

@@ -9,6 +9,9 @@ pub mod filter;
 #[cfg(any(test, feature = "fuzz"))]
 #[path = "tests/fuzz.rs"]
 pub mod fuzz;
+#[cfg(test)]
+#[path = "tests/held.rs"]
+mod held;
 pub mod isr;
 pub mod queues;
 pub mod regs;

@@ -8,8 +8,9 @@ use vmlan_ram::Map;
 use super::cplus::{Cplus, Sending, Which};
 use super::ring::Ring;
 use crate::chip::csb::Csb;
+use crate::chip::held::{Held, Remains};
 use crate::chip::state::Fields;
-use crate::chip::{Fault, Sent, TransmitSide};
+use crate::chip::{Fault, Sent, StateError, TransmitSide};
 use crate::ring::{Counted, Transmitter, WORK};
 
 /// A transmit side of two rings. A CSB knows of the normal one only.
@@ -50,6 +51,16 @@ impl<C: Cplus> TransmitSide<C> for Queues<C> {
 
     fn adopt_csb(&mut self, csb: Option<Arc<Csb>>) {
         self.normal.adopt_csb(csb);
+    }
+
+    fn hold(&mut self, held: &Arc<Held>) {
+        self.high.hold(held);
+        self.normal.hold(held);
+    }
+
+    fn revive(&mut self, chip: &C, remains: &Remains<'_>) -> Result<(), StateError> {
+        self.high.revive(chip, remains)?;
+        self.normal.revive(chip, remains)
     }
 
     fn stop(&mut self, chip: &C) {

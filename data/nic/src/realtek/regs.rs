@@ -5,9 +5,12 @@
 //! Values live in atomics, so that the data path reads them without a lock.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use vmlan_frame::RegisterCount;
 
+use crate::chip::StateError;
+use crate::chip::held::{Held, Remains};
 use crate::chip::state::Fields;
 
 /// Bytes of the window, as memory and as I/O ports.
@@ -73,6 +76,9 @@ pub struct Registers {
     slots: Box<[Slot]>,
     /// For each byte, the index of its slot plus 1; 0: no register.
     of: [u8; WINDOW],
+    /// Where the values go as well, to outlive the process; and which of two sets it is there.
+    held: OnceLock<Arc<Held>>,
+    set: u32,
 }
 
 impl Registers {
@@ -90,7 +96,56 @@ impl Registers {
             let start = usize::from(slot.row.offset);
             of.iter_mut().skip(start).take(slot.row.bytes.into()).for_each(|of| *of = number);
         }
-        Self { slots, of }
+        Self { slots, of, held: OnceLock::new(), set: 0 }
+    }
+
+    /// Of two sets, the second.
+    #[must_use]
+    pub fn second(self) -> Self {
+        Self { set: 1, ..self }
+    }
+
+    /// Where a register lies in what outlives the process: there are none of less than 4 bytes.
+    pub fn place(&self, offset: u8) -> u32 {
+        (u32::from(offset) + 0x100 * self.set) * 4
+    }
+
+    /// What outlives the process has the value before anybody can act on it.
+    #[inline]
+    pub fn note(&self, offset: u8, value: u32) {
+        if let Some(held) = self.held.get() {
+            held.set_register(self.place(offset), value);
+        }
+    }
+
+    /// They outlive the process in there.
+    pub fn hold(&self, held: &Arc<Held>) -> bool {
+        self.held.set(Arc::clone(held)).is_ok()
+    }
+
+    /// What outlives the process, if something does.
+    pub fn held(&self) -> Option<&Held> {
+        self.held.get().map(|held| &**held)
+    }
+
+    /// Finds them in what a process has left.
+    ///
+    /// # Errors
+    /// One of them cannot be.
+    pub fn revive(&self, remains: &Remains<'_>) -> Result<(), StateError> {
+        // Of rows that overlap the last one counts.
+        let rows = self.slots.iter().filter_map(|slot| {
+            let row = self.slot(slot.row.offset.into())?.row;
+            (row.offset == slot.row.offset).then_some(row)
+        });
+        for row in rows {
+            let value = remains.register(self.place(row.offset));
+            if value.checked_shr(u32::from(row.bytes) * 8).unwrap_or(0) != 0 {
+                return Err(StateError::Lost("a register has bits that do not exist"));
+            }
+            self.set(row.offset, value);
+        }
+        Ok(())
     }
 
     #[inline]
@@ -106,6 +161,8 @@ impl Registers {
     #[inline]
     pub fn set(&self, offset: u8, value: u32) {
         if let Some(slot) = self.slot(offset.into()) {
+            // First: somebody may act on it at once.
+            self.note(offset, value);
             slot.value.store(value, Ordering::Release);
         }
     }
@@ -177,6 +234,7 @@ impl Registers {
     /// Sets registers to their values after reset, but those that `keeps` says keep theirs.
     pub fn reset(&self, keeps: impl Fn(&Row) -> bool) {
         for slot in self.slots.iter().filter(|slot| !keeps(slot.row)) {
+            self.note(slot.row.offset, slot.row.reset);
             slot.value.store(slot.row.reset, Ordering::Release);
         }
     }
@@ -184,7 +242,7 @@ impl Registers {
     /// Passes the registers that are not as after power-on. What they may hold is up to the width
     /// of each: nobody takes them at their word.
     pub fn fields(&self, io: &mut Fields<'_>) {
-        let Self { slots, of: _ } = self;
+        let Self { slots, of: _, held: _, set: _ } = self;
         let mut list: Vec<(u8, u32)> = slots
             .iter()
             .map(|slot| (slot.row, slot.value.load(Ordering::Acquire)))

@@ -29,6 +29,8 @@
 //! - In a receive ring an EOR where nothing is ours yet tells the size if it is the first EOR: a
 //!   driver that keeps one descriptor back may put it there.
 
+mod held;
+
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -37,10 +39,11 @@ use vmlan_ram::Map;
 
 use super::cplus::{Cplus, Which};
 use super::desc::{EOR, OWN, SIZE};
-use crate::chip::Fault;
 use crate::chip::csb::{Csb, CsbSide};
+use crate::chip::held::{Held, Line, Remains};
 use crate::chip::state::{Fields, Stateful};
-use crate::ring::{DescriptorRing, Descriptors, Look, distance, halves};
+use crate::chip::{Fault, StateError};
+use crate::ring::{DescriptorRing, Descriptors, Look, Revived, distance, halves};
 
 const AHEAD: u32 = 256; // Descriptors that one look reads, at most.
 
@@ -88,6 +91,10 @@ pub struct Ring<C> {
     patience: u8,
     fault: Option<Fault>,
     csb: CsbSide,
+    /// Where it outlives the process.
+    line: Option<Line>,
+    /// The head will be within a frame that is passed over.
+    cut: bool,
     chip: PhantomData<fn(&C)>,
 }
 
@@ -108,6 +115,8 @@ impl<C: Cplus> Ring<C> {
             patience: 0,
             fault: None,
             csb: CsbSide::new(which.direction()),
+            line: None,
+            cut: false,
             chip: PhantomData,
         }
     }
@@ -122,6 +131,10 @@ impl<C: Cplus> Ring<C> {
 
     fn doubt(&mut self) {
         (self.tail, self.moved, self.heard) = (self.head, true, None);
+        // Whoever passes over the rest of a frame begins anew.
+        if let Some(line) = &mut self.line {
+            line.begin_at(self.head, false);
+        }
     }
 
     /// Begins at the first descriptor.
@@ -167,6 +180,7 @@ impl<C: Cplus> Ring<C> {
         self.place = place;
         self.within = None;
         self.rewind();
+        self.note_place(false);
         self.csb.restart();
         self.publish_head();
     }
@@ -360,6 +374,9 @@ impl<C: Cplus> Ring<C> {
     #[inline]
     pub fn publish(&mut self, head: u32) {
         self.head = head;
+        if let Some(line) = &mut self.line {
+            line.close_at(head);
+        }
         self.publish_head();
     }
 
@@ -391,7 +408,12 @@ impl<C: Cplus> DescriptorRing for Ring<C> {
 
     #[inline]
     fn look(&mut self, chip: &C) -> Result<Look, Fault> {
-        self.look_at(chip.place(self.which))
+        let look = self.look_at(chip.place(self.which));
+        let size = self.said_size();
+        if let Some(line) = &mut self.line {
+            line.sized(size);
+        }
+        look
     }
 
     fn fault(&self) -> Option<Fault> {
@@ -417,7 +439,7 @@ impl<C: Cplus> DescriptorRing for Ring<C> {
     fn fields(&mut self, io: &mut Fields<'_>) {
         let Self {
             which: _, descriptors: _, place, within, size, single, head, tail, moved, heard,
-            patience, fault, csb, chip: _,
+            patience, fault, csb, line: _, cut: _, chip: _,
         } = self;
         place.fields(io);
         io.u32(size);
@@ -435,7 +457,35 @@ impl<C: Cplus> DescriptorRing for Ring<C> {
             (*within, *fault) = (None, None);
             self.find_ours();
             self.fault = failed.then(|| self.beyond());
+            self.note_place(false);
         }
+    }
+
+    fn cut(&mut self, cut: bool) {
+        self.cut = cut;
+    }
+
+    fn hold(&mut self, held: &Arc<Held>) {
+        self.line = Some(Line::new(held, self.number()));
+    }
+
+    #[inline]
+    fn is_held(&self) -> bool {
+        self.line.is_some()
+    }
+
+    fn mark(&self, number: u32) {
+        let word = self.word(number);
+        self.line.iter().for_each(|line| line.keep(word));
+        self.set_mark(number, word);
+    }
+
+    fn hand_over(&self, a: u32, b: u32) {
+        self.line.iter().for_each(|line| line.hand_over(a, b));
+    }
+
+    fn revive(&mut self, chip: &C, remains: &Remains<'_>) -> Result<Option<Revived>, StateError> {
+        self.go_on(chip, remains).map(Some)
     }
 
     fn extent(&self) -> Option<(u32, u32)> {

@@ -69,10 +69,20 @@ impl ChipTimer {
         u32::from_le_bytes([a, b, c, d])
     }
 
+    /// When TCTR was 0.
+    pub fn start(&self) -> u64 {
+        self.state().start
+    }
+
     /// TCTR is written, whatever to: it counts from 0.
     pub fn restart(&self) {
+        self.restart_at(self.host.now());
+    }
+
+    /// It counts from what was 0 then.
+    pub fn restart_at(&self, start: u64) {
         let mut s = self.state();
-        s.start = self.host.now();
+        s.start = start;
         self.plan(&mut s);
     }
 

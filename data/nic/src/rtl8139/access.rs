@@ -71,7 +71,10 @@ impl Rtl8139 {
             CR => self.with_control(|control| self.write_cr(control, write)),
             IMR | ISR => self.write_interrupt(write),
             TCR => self.write_tcr(write),
-            TCTR => self.clock.restart(),
+            TCTR => {
+                self.clock.restart();
+                self.note_own();
+            }
             MPC => self.mpc.store(self.missed(), Ordering::Relaxed),
             TIMERINT => {
                 let (_, value) = self.regs.store(write);
@@ -94,9 +97,10 @@ impl Rtl8139 {
     fn write_tsd(&self, write: &Write) {
         let at = write.row.offset;
         let value = write.over(self.regs.get(at));
+        let repeated = self.is_repeat(at);
         if write.covers & tsd::OWN == 0 || value & tsd::OWN != 0 {
             self.regs.store(write);
-        } else {
+        } else if !repeated {
             // One store: a worker that is awake sends the frame, and says so here, as soon as it
             // sees OWN gone.
             self.regs.set(at, value & tsd::WRITABLE);
@@ -125,7 +129,7 @@ impl Rtl8139 {
         }
         let (_, value) = self.regs.store(write);
         let on = value & !before;
-        self.rings.rewind(on & cr::TE != 0, false);
+        self.rewind(on & cr::TE != 0, false);
         if before & !value & cr::TE != 0 {
             self.core.stop_tx(self);
         }
@@ -224,14 +228,24 @@ impl Rtl8139 {
         let value = write.over(before) & write.row.mask;
         // A pass that runs now ends before its rings change.
         self.core.stopped(|tx, rx| {
-            self.regs.set(CPCR, value);
-            if (before ^ value) & cpcr::TXE != 0 {
+            let [tx_changes, rx_changes] =
+                [cpcr::TXE, cpcr::RXE].map(|bit| (before ^ value) & bit != 0);
+            let mut restart = || {
+                if tx_changes {
+                    tx.restart(self);
+                }
+                if rx_changes {
+                    rx.restart(self);
+                }
+            };
+            if tx_changes {
                 self.regs.change_mode(value & cpcr::TXE != 0);
-                tx.restart(self);
             }
-            if (before ^ value) & cpcr::RXE != 0 {
-                rx.restart(self);
-            }
+            // All of it has to be noted before the mode: who repeats this access changes nothing
+            // more.
+            restart();
+            self.regs.set(CPCR, value);
+            restart();
         });
         self.filter_version.fetch_add(1, Ordering::Release);
         self.core.ring_tx();

@@ -8,18 +8,23 @@ use vmlan_frame::{Mac, RegisterCount};
 use super::pci;
 use super::phy::Phy;
 use super::plus::Rings;
-use super::regs::{CPCR, CR, Kind, Registers, TCR, TIMERINT, cpcr, cr, tcr};
+use super::regs::{CPCR, CR, CSBAL, Kind, Registers, TCR, TIMERINT, cpcr, cr, tcr};
 use super::sides::{Rx, Tx};
+use crate::chip::held::{Held, Remains};
 use crate::chip::pci::Pci;
 use crate::chip::state::Fields;
 use crate::chip::{
     After, Chip, ChipCore, Config, Control, ControlOf, Controlled, Delays, Gate, Host, Irq, Kinds,
-    Layout, Made, PciFunction,
+    Layout, Made, PciFunction, StateError,
 };
 use crate::realtek::eeprom::Eeprom;
 use crate::realtek::isr;
 use crate::realtek::tally::{self, Tally};
 use crate::realtek::timer::ChipTimer;
+
+/// Which of the chip's own words in what outlives the process say when TCTR was 0. The first two
+/// count rewinds.
+const START: usize = 4;
 
 const DEVICE: u16 = 0x8139; // The PCI device id.
 
@@ -53,6 +58,8 @@ pub struct Rtl8139 {
     pub(super) wire: AtomicU32,
     /// Moves after each write to a register that the receive filter keeps a digest of.
     pub(super) filter_version: AtomicU32,
+    /// After a process has died, and until a TSD is written: the one whose turn it is. 0: none.
+    pub(super) due: AtomicU32,
     control: Mutex<ControlOf<Self>>,
 }
 
@@ -88,6 +95,7 @@ impl Rtl8139 {
             mpc: AtomicU64::new(0),
             wire: AtomicU32::new(0),
             filter_version: AtomicU32::new(0),
+            due: AtomicU32::new(0),
             control: Mutex::new(control),
         };
         chip.reset();
@@ -97,6 +105,30 @@ impl Rtl8139 {
     /// True if all of these bits of `wire` are set.
     pub(super) fn is(&self, bits: u32) -> bool {
         self.wire.load(Ordering::Acquire) & bits == bits
+    }
+
+    /// The rings of C+ mode begin anew.
+    pub(super) fn rewind(&self, transmit: bool, receive: bool) {
+        self.rings.rewind(transmit, receive);
+        self.note_own();
+    }
+
+    /// What of the chip's own outlives the process.
+    pub(super) fn note_own(&self) {
+        self.due.store(0, Ordering::Relaxed);
+        let Some(held) = self.regs.held() else { return };
+        for (n, count) in self.rings.counts().into_iter().enumerate() {
+            held.set_own(n, count.load(Ordering::Acquire));
+        }
+        held.set_own_long(START, self.clock.start());
+    }
+
+    /// TSD `at` is written. True: a process that has died knew of that, and may have sent the
+    /// frame, before anybody noted that the access was made. Drivers use the four in turn, so
+    /// another one would be due otherwise.
+    pub(super) fn is_repeat(&self, at: u8) -> bool {
+        let due = self.due.swap(0, Ordering::Relaxed);
+        due != 0 && due != u32::from(at)
     }
 
     /// Frames that were lost for want of room, ever.
@@ -138,13 +170,36 @@ impl Controlled for Rtl8139 {
         #[rustfmt::skip]
         let Self {
             mac: _, core: _, regs, clock, tally, rings, mpc, wire: _, filter_version: _,
-            control: _,
+            due: _, control: _,
         } = self;
         regs.fields(io);
         clock.fields(regs.get(TIMERINT), io);
         tally.fields(io);
         rings.fields(io);
         io.atomic_u64(mpc);
+        if io.restores() {
+            self.note_own();
+        }
+    }
+
+    const LOST: u32 = isr::LOST | isr::TER;
+
+    fn hold_own(&self, held: &Arc<Held>) -> bool {
+        self.regs.hold(held)
+    }
+
+    fn revive_own(&self, remains: &Remains<'_>, _: bool) -> Result<(), StateError> {
+        self.regs.revive(remains)?;
+        if self.core.has_csb() && self.regs.address(CSBAL) != 0 {
+            return Err(StateError::Lost("its driver uses the CSB"));
+        }
+        for (n, count) in self.rings.counts().into_iter().enumerate() {
+            count.store(remains.own(n), Ordering::Release);
+        }
+        self.clock.set_limit(self.regs.get(TIMERINT));
+        self.clock.restart_at(remains.own_long(START));
+        self.note_own();
+        Ok(())
     }
 
     fn derive(&self, control: &mut ControlOf<Self>) {

@@ -31,6 +31,11 @@ impl Rings {
         [transmit, receive].into_iter().for_each(|count| io.atomic(count));
     }
 
+    /// Both counts.
+    pub fn counts(&self) -> [&AtomicU32; 2] {
+        [&self.transmit, &self.receive]
+    }
+
     /// The transmit rings, or the receive ring, begin at their first descriptors.
     pub fn rewind(&self, transmit: bool, receive: bool) {
         self.transmit.fetch_add(transmit.into(), Ordering::AcqRel);

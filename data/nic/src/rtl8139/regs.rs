@@ -1,8 +1,12 @@
 //! Registers (datasheet chapter 6): offsets, bits, and which of them are where in which mode.
 
+use std::sync::Arc;
+
 use vmlan_frame::RegisterCount;
 
 use super::table;
+use crate::chip::StateError;
+use crate::chip::held::{Held, Remains};
 use crate::chip::state::Fields;
 use crate::realtek::regs::{self as realtek, Row, Write, offsets};
 
@@ -75,6 +79,7 @@ pub mod tsd {
     pub const TOK: u32 = 1 << 15; // Transmit OK.
     pub const TABT: u32 = 1 << 30; // Transmit Abort.
     pub const WRITABLE: u32 = 0x003f_3fff; // SIZE, OWN, ERTXTH.
+    pub const MARK: u32 = 1 << 23; // Only in what outlives the process: our mark.
 }
 
 pub mod cr {
@@ -139,7 +144,39 @@ impl Registers {
         let plus = table::PLUS.iter().filter(|_| kind.plus);
         let csb = table::CSB.iter().filter(|_| kind.plus && kind.csb);
         let all = realtek::Registers::new(table::CLASSIC.iter().chain(plus).chain(csb));
-        Self { kind, all, mode: realtek::Registers::new(table::PLUS_MODE) }
+        Self { kind, all, mode: realtek::Registers::new(table::PLUS_MODE).second() }
+    }
+
+    /// They outlive the process in there.
+    pub fn hold(&self, held: &Arc<Held>) -> bool {
+        self.all.hold(held) && self.mode.hold(held)
+    }
+
+    /// What outlives the process, if something does.
+    pub fn held(&self) -> Option<&Held> {
+        self.all.held()
+    }
+
+    /// Finds them in what a process has left.
+    ///
+    /// # Errors
+    /// One of them cannot be.
+    pub fn revive(&self, remains: &Remains<'_>) -> Result<(), StateError> {
+        self.all.revive(remains)?;
+        for at in (TSD0..TSAD0).step_by(4) {
+            self.set(at, self.get(at) & !tsd::MARK);
+        }
+        self.mode.revive(remains)
+    }
+
+    /// Marks a TSD in what outlives the process, until it is set.
+    pub fn mark(&self, offset: u8) {
+        self.all.note(offset, self.get(offset) | tsd::MARK);
+    }
+
+    /// A TSD had a mark.
+    pub fn was_marked(&self, offset: u8, remains: &Remains<'_>) -> bool {
+        remains.register(self.all.place(offset)) & tsd::MARK != 0
     }
 
     pub fn kind(&self) -> Kind {

@@ -54,6 +54,7 @@ impl Rtl8139 {
         let version = if self.regs.kind().plus { tcr::VERSION_PLUS } else { tcr::VERSION };
         self.regs.set(TCR, self.regs.get(TCR) | version);
         self.clock.reset();
+        self.note_own();
         self.mpc.store(self.missed(), Ordering::Relaxed);
         self.filter_version.fetch_add(1, Ordering::Release);
         let after = After { causes: 0, ..self.update_link(control, false) };

@@ -11,8 +11,9 @@ use super::classic::Classic;
 use super::regs::Registers;
 use super::tsd::{Pairs, Tsd};
 use crate::chip::csb::Csb;
+use crate::chip::held::{Held, Remains};
 use crate::chip::state::{Fields, Stateful};
-use crate::chip::{Fault, ReceiveSide, Received, Sent, TransmitSide};
+use crate::chip::{Fault, ReceiveSide, Received, Sent, StateError, TransmitSide};
 use crate::realtek::cplus::{Digest, Receiving, Which};
 use crate::realtek::queues::Queues;
 use crate::realtek::ring::Ring;
@@ -44,7 +45,7 @@ impl Tx {
     pub fn restart(&mut self, chip: &Rtl8139) {
         self.stop(chip);
         self.classic.ring.rewind();
-        chip.rings.rewind(true, false);
+        chip.rewind(true, false);
         self.mode = chip.regs.plus_mode().0;
     }
 }
@@ -60,7 +61,7 @@ impl Rx {
     /// Begins at the first descriptor.
     pub fn restart(&mut self, chip: &Rtl8139) {
         self.stop(chip);
-        chip.rings.rewind(false, true);
+        chip.rewind(false, true);
         self.mode = chip.regs.plus_mode().1;
     }
 }
@@ -93,6 +94,20 @@ impl TransmitSide<Rtl8139> for Tx {
 
     fn adopt_csb(&mut self, csb: Option<Arc<Csb>>) {
         self.plus.adopt_csb(csb);
+    }
+
+    fn hold(&mut self, held: &Arc<Held>) {
+        self.classic.hold(held);
+        self.plus.hold(held);
+    }
+
+    /// The other mode begins anew when it is turned on.
+    fn revive(&mut self, chip: &Rtl8139, remains: &Remains<'_>) -> Result<(), StateError> {
+        self.mode = chip.regs.plus_mode().0;
+        match self.mode {
+            true => self.plus.revive(chip, remains),
+            false => self.classic.revive(chip, remains),
+        }
     }
 
     fn stop(&mut self, chip: &Rtl8139) {
@@ -146,6 +161,16 @@ impl ReceiveSide<Rtl8139> for Rx {
 
     fn adopt_csb(&mut self, csb: Option<Arc<Csb>>) {
         self.plus.adopt_csb(csb);
+    }
+
+    fn hold(&mut self, held: &Arc<Held>) {
+        self.plus.hold(held);
+    }
+
+    /// Of classic mode the registers are all: CBR is where the next frame goes.
+    fn revive(&mut self, chip: &Rtl8139, remains: &Remains<'_>) -> Result<(), StateError> {
+        self.mode = chip.regs.plus_mode().1;
+        if self.mode { self.plus.revive(chip, remains) } else { Ok(()) }
     }
 
     fn stop(&mut self, chip: &Rtl8139) {

@@ -7,6 +7,7 @@
 //! bits) are read, and a frame of more than 1,792 is not sent.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use vmlan_frame::{MIN_FRAME, Offload, Reason};
 use vmlan_ram::Map;
@@ -15,17 +16,19 @@ use super::buffer::LONGEST;
 use super::chip::Rtl8139;
 use super::regs::{Registers, TCR, TSAD0, TSD0, tcr, tsd};
 use crate::bits::low32;
-use crate::chip::Fault;
 use crate::chip::csb::{Csb, CsbSide, Direction};
+use crate::chip::held::{Held, Left, Line, Remains, Said};
 use crate::chip::state::Fields;
+use crate::chip::{Fault, StateError};
 use crate::realtek::isr;
 use crate::ring::{
-    DescriptorRing, Found, Look, Plan, SIZE, Setup, Transmit, Want, add, distance, halves,
+    DescriptorRing, Found, Look, Plan, Revived, SIZE, Setup, Transmit, Want, add, distance, halves,
     is_memory,
 };
 
 const PAIRS: u32 = 4; // Pairs of registers.
 const RING: u32 = 2 * PAIRS; // And descriptors, to the walker.
+const LINE: usize = 3; // Whose line is which: C+ mode has the first three.
 
 const LONG: u64 = 1 << 62; // In a descriptor's word, above TSD: it is longer than the chip sends.
 const HAS_FCS: u64 = 1 << 63; // The frame brings its FCS.
@@ -40,17 +43,59 @@ pub struct Pairs {
     first: u32,
     /// The first that is not written back.
     head: u32,
+    /// Where it outlives the process, as if the first pair were TSD0.
+    line: Option<Line>,
 }
 
 impl Pairs {
     pub fn new(regs: &Arc<Registers>) -> Self {
         let csb = CsbSide::new(Direction::Transmit);
-        Self { regs: Arc::clone(regs), map: Arc::default(), csb, first: 0, head: 0 }
+        Self { regs: Arc::clone(regs), map: Arc::default(), csb, first: 0, head: 0, line: None }
     }
 
     /// As after a reset: the next is TSD0.
     pub fn rewind(&mut self) {
         (self.first, self.head) = (0, 0);
+        self.note_head();
+    }
+
+    fn note_head(&mut self) {
+        let head = (self.first + self.head) % RING;
+        self.line.iter_mut().for_each(|line| line.begin_at(head, false));
+    }
+
+    /// What was sent of `head..to` is about to be said.
+    fn mark_all(&mut self, head: u32, to: u32) {
+        let Some(line) = &mut self.line else { return };
+        for n in 0..distance(head, to, RING) {
+            let [pair, ..] = ((head + n + self.first) % PAIRS).to_le_bytes();
+            self.regs.mark(TSD0 + 4 * pair);
+        }
+        let [a, b] = [head, to].map(|index| (index + self.first) % RING);
+        line.open((a, b), None, false);
+    }
+
+    /// Says what has become of the frame at `index`. Returns the cause.
+    fn report(&self, index: u32) -> u32 {
+        let (address, word) = self.read(index);
+        let (status, cause) = match self.is_good(address, word) {
+            true => (tsd::TOK, isr::TOK),
+            false => (tsd::TUN, isr::TER),
+        };
+        let at = self.registers(index).0;
+        self.regs.set(at, self.regs.get(at) & tsd::WRITABLE | tsd::OWN | status);
+        cause
+    }
+
+    /// The first that is not ours.
+    fn tail(&self) -> u32 {
+        let mut tail = self.head;
+        while distance(self.head, tail, RING) < PAIRS
+            && self.regs.get(self.registers(tail).0) & tsd::OWN == 0
+        {
+            tail = add(tail, 1, RING);
+        }
+        tail
     }
 
     /// TSD and TSAD of the descriptor at `index`.
@@ -84,13 +129,7 @@ impl DescriptorRing for Pairs {
     }
 
     fn look(&mut self, _: &Rtl8139) -> Result<Look, Fault> {
-        let mut tail = self.head;
-        while distance(self.head, tail, RING) < PAIRS
-            && self.regs.get(self.registers(tail).0) & tsd::OWN == 0
-        {
-            tail = add(tail, 1, RING);
-        }
-        Ok(Look { size: RING, head: self.head, tail, moved: false })
+        Ok(Look { size: RING, head: self.head, tail: self.tail(), moved: false })
     }
 
     fn fault(&self) -> Option<Fault> {
@@ -100,6 +139,34 @@ impl DescriptorRing for Pairs {
     /// After a stop and a new start it goes on with the pair at which it stood.
     fn forget(&mut self, _: &Rtl8139) {
         (self.first, self.head) = ((self.first + self.head) % PAIRS, 0);
+        self.note_head();
+    }
+
+    fn hold(&mut self, held: &Arc<Held>) {
+        self.line = Some(Line::new(held, LINE));
+    }
+
+    fn revive(
+        &mut self,
+        chip: &Rtl8139,
+        remains: &Remains<'_>,
+    ) -> Result<Option<Revived>, StateError> {
+        let left = Left::new(*remains, LINE);
+        let intent = left.intent(RING);
+        let (first, head) = intent.unwrap_or((left.head(), left.head()));
+        if head >= RING {
+            return Err(StateError::Lost("there is no such transmit descriptor"));
+        }
+        (self.first, self.head) = (0, head);
+        for index in (0..distance(first, head, RING)).map(|n| add(first, n, RING)) {
+            if self.regs.was_marked(self.registers(index).0, remains) {
+                let _cause = self.report(index);
+            }
+        }
+        self.note_head();
+        let (due, _) = self.registers(self.tail());
+        chip.due.store(due.into(), Ordering::Relaxed);
+        Ok(Some(Revived { head, said: Said::default(), cut: false }))
     }
 
     fn publish_again(&self, _: &Rtl8139) {}
@@ -107,9 +174,12 @@ impl DescriptorRing for Pairs {
     fn replace_csb(&mut self, _: &Rtl8139, _: Option<Arc<Csb>>, _on: bool) {}
 
     fn fields(&mut self, io: &mut Fields<'_>) {
-        let Self { regs: _, map: _, csb: _, first, head } = self;
+        let Self { regs: _, map: _, csb: _, first, head, line: _ } = self;
         io.below(first, PAIRS);
         io.below(head, RING);
+        if io.restores() {
+            self.note_head();
+        }
     }
 
     fn extent(&self) -> Option<(u32, u32)> {
@@ -190,19 +260,12 @@ impl Transmit for Tsd {
     }
 
     fn complete(pairs: &mut Pairs, _: &Rtl8139, look: Look, to: u32) -> (u32, bool) {
-        let mut causes = 0;
-        for n in 0..distance(look.head, to, RING) {
-            let index = add(look.head, n, RING);
-            let (address, word) = pairs.read(index);
-            let (status, cause) = match pairs.is_good(address, word) {
-                true => (tsd::TOK, isr::TOK),
-                false => (tsd::TUN, isr::TER),
-            };
-            let at = pairs.registers(index).0;
-            pairs.regs.set(at, pairs.regs.get(at) & tsd::WRITABLE | tsd::OWN | status);
-            causes |= cause;
-        }
+        pairs.mark_all(look.head, to);
+        let all = (0..distance(look.head, to, RING)).map(|n| add(look.head, n, RING));
+        let causes = all.fold(0, |causes, index| causes | pairs.report(index));
         pairs.head = to;
+        let head = (pairs.first + to) % RING;
+        pairs.line.iter_mut().for_each(|line| line.close_at(head));
         (causes, false)
     }
 }

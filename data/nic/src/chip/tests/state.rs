@@ -101,6 +101,8 @@ pub fn chip_state(data: &[u8]) -> bool {
     let Some((chip, rest)) = data.split_first() else { return false };
     match chip % 5 {
         0 if *chip >= 0x80 => left::<E1000>(rest),
+        1 if *chip >= 0x80 => left::<R8169>(rest),
+        2 if *chip >= 0x80 => left::<Rtl8139>(rest),
         _ if *chip >= 0x80 => left::<E1000e>(rest),
         0 => hostile::<E1000>(rest),
         1 => hostile::<R8169>(rest),

@@ -93,7 +93,7 @@ proptest! {
     /// Bytes of a state that a chip would never write, and bytes that are none.
     #[test]
     fn states_of_any_bytes_do_no_harm(
-        chip in prop_oneof![0u8..5, 0x80u8..0x82],
+        chip in prop_oneof![0u8..5, 0x80u8..0x85],
         byte in any::<u8>(),
         before in vec(any::<u8>(), 0..20),
         changes in vec((any::<u16>(), any::<u8>()), 0..6),
@@ -137,7 +137,7 @@ fn every_byte_may_be_wrong() {
 /// intents of all kinds.
 #[test]
 fn whatever_was_left_may_be_wrong() {
-    for chip in [0x80u8, 0x81] {
+    for chip in [0x80u8, 0x82, 0x83, 0x84] {
         let (mut taken, mut refused) = (0, 0);
         let before = [0x6f, 0x0f, 0x28, 0x12, 0x6f, 0x11, 0xb1];
         let mut one = |changes: &[(u16, u8)]| {
@@ -159,7 +159,7 @@ fn whatever_was_left_may_be_wrong() {
         for (n, at) in places.enumerate() {
             one(&[(at, [0, 1, 0x7f, 0xff][n % 4])]);
         }
-        for line in [0x1000u16, 0x1400] {
+        for line in [0x1000u16, 0x1400, 0x1c00] {
             for (a, b, flags) in [(0, 1, 1), (31, 3, 3), (5, 5, 7), (9, 200, 15), (3, 30, 0xff)] {
                 one(&[(line, a), (line + 2, b), (line + 4, flags)]);
             }

@@ -5,6 +5,7 @@ mod buffer;
 mod conformance;
 mod csb;
 mod guest;
+mod held;
 mod interrupts;
 mod known_faults;
 mod plus;
