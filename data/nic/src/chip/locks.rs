@@ -333,7 +333,7 @@ impl<C: Chip> ChipCore<C> {
             io.atomic_u64(wishes);
         });
         parts.part(Tag(*b"IRQ "), 1, |io| irq.fields(io));
-        parts.part(Tag(*b"TX  "), 1, |io| tx.fields(chip, io));
+        parts.part(Tag(*b"TX  "), <C::Tx as TransmitSide<C>>::STATE, |io| tx.fields(chip, io));
         parts.part(Tag(*b"RX  "), 1, |io| rx.fields(chip, io));
         parts.part(Tag(*b"WAIT"), 1, |io| [tx_bell, rx_bell].iter().for_each(|b| b.fields(io)));
         let placed = &mut *lock(csb);

@@ -65,6 +65,9 @@ pub struct Received {
 
 /// A transmit side, behind its lock.
 pub trait TransmitSide<C>: Send {
+    /// The newest version of its part of a state.
+    const STATE: u16 = 1;
+
     /// The guest's memory.
     fn map(&self) -> &Arc<Map>;
     /// Replaces the map; nothing of the old one is kept. No frame is lent.

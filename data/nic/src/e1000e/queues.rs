@@ -74,6 +74,8 @@ fn is_on(chip: &E1000e, index: usize) -> bool {
 }
 
 impl TransmitSide<E1000e> for Senders {
+    const STATE: u16 = <Transmitter<Tx<I82574>> as TransmitSide<E1000e>>::STATE;
+
     fn map(&self) -> &Arc<Map> {
         let [first, _] = &self.queues;
         first.map()

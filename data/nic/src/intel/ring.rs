@@ -327,11 +327,15 @@ impl<M: Model> DescriptorRing for Ring<M> {
         self.publish_again(chip);
     }
 
+    fn note_said(&mut self, cut: bool) {
+        if let Some(line) = &mut self.line {
+            line.say(&self.said, cut);
+        }
+    }
+
     fn forget_said(&mut self) {
         self.said = Said::default();
-        if let Some(line) = &mut self.line {
-            line.say(&self.said, false);
-        }
+        self.note_said(false);
     }
 
     fn cut(&mut self, cut: bool) {
@@ -418,12 +422,16 @@ impl<M: Model> DescriptorRing for Ring<M> {
         #[rustfmt::skip]
         let Self {
             names: _, memory, head, fault, csb, told, wrote, format: _, lengths: _, line: _,
-            said: _, marked: _, cut: _, _model: _,
+            said, marked: _, cut: _, _model: _,
         } = self;
         memory.fields(io);
         [head, told].into_iter().for_each(|index| io.option(index, Fields::u32));
         io.flag(wrote);
         csb.fields(io);
+        // Before that a kill after the hand-over lost it; and receive rings have none.
+        if io.since(2) {
+            said.as_flattened_mut().iter_mut().for_each(|word| io.u64(word));
+        }
         if io.restores() {
             // The next look finds out.
             *fault = None;

@@ -41,6 +41,7 @@ impl<M: Model> Transmit for Tx<M> {
     type Ring = Ring<M>;
     type Memory = Contexts;
     type Context = Context;
+    const STATE: u16 = 2; // 2: what descriptors before the head have said.
     const PLAIN: u64 = tx::EOP | tx::IFCS;
     const MASK: u64 = Self::PLAIN | tx::DEXT | tx::IC | tx::VLE;
 

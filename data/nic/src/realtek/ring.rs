@@ -461,6 +461,10 @@ impl<C: Cplus> DescriptorRing for Ring<C> {
         }
     }
 
+    fn note_said(&mut self, cut: bool) {
+        self.note_place(cut);
+    }
+
     fn cut(&mut self, cut: bool) {
         self.cut = cut;
     }

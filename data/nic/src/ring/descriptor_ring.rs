@@ -73,6 +73,9 @@ pub trait DescriptorRing: Send {
     ) -> Result<Option<Revived>, StateError> {
         Err(StateError::NotHeld)
     }
+    /// It goes on from a state. What outlives the process is to know what transmit descriptors
+    /// before the head have said, and whether the rest of a frame is to be passed over there.
+    fn note_said(&mut self, _cut: bool) {}
     /// What transmit descriptors have said is void.
     fn forget_said(&mut self) {}
     /// The head will be within a frame that is passed over, or not.

@@ -72,6 +72,8 @@ pub trait Transmit: Sized {
     const MASK: u64;
     /// See [`Self::MASK`].
     const PLAIN: u64;
+    /// See [`TransmitSide::STATE`].
+    const STATE: u16 = 1;
 
     /// What the registers say about all frames.
     fn setup(chip: &ChipOf<Self>) -> Setup;
@@ -258,6 +260,8 @@ impl<T: Transmit> Transmitter<T> {
 }
 
 impl<T: Transmit> TransmitSide<ChipOf<T>> for Transmitter<T> {
+    const STATE: u16 = T::STATE;
+
     fn map(&self) -> &Arc<Map> {
         self.ring.map()
     }
@@ -281,6 +285,10 @@ impl<T: Transmit> TransmitSide<ChipOf<T>> for Transmitter<T> {
         let Self { ring, state } = self;
         ring.fields(io);
         state.fields(ring.extent(), io);
+        if io.restores() {
+            let cut = ring.extent().is_some_and(|(head, _)| state.skipping && head == state.next);
+            ring.note_said(cut);
+        }
     }
 
     fn adopt_csb(&mut self, csb: Option<Arc<Csb>>) {

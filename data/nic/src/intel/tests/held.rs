@@ -2,11 +2,11 @@
 //! [`crate::chip::held_judge`].
 #![allow(clippy::cast_possible_truncation, clippy::indexing_slicing)]
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use vmlan_frame::Mac;
+use vmlan_frame::{Mac, Offload};
 use vmlan_ram::Map;
 
 use super::guest::*;
@@ -408,6 +408,40 @@ impl<M: Driven> Mortal for Machine<M> {
         list.extend(config.as_chunks().0.iter().map(|word| u32::from_le_bytes(*word)));
         list
     }
+}
+
+/// What descriptors have said outlives a hand-over, and a death after that.
+fn contexts_stay<M: Driven>() {
+    let run = |hands_over: bool, first: &HashMap<u32, (Vec<u8>, Offload)>| {
+        let mut machine = Machine::<M>::new(false);
+        machine.life.delivered.first.clone_from(first);
+        // The first has a context, the others have not.
+        machine.send();
+        machine.set(TD + TAIL, machine.tx.1);
+        machine.pull(1, 0);
+        if hands_over {
+            let state = machine.chip.save();
+            let (chip, _) = machine.another();
+            assert_eq!(chip.restore(&state), Ok(()));
+            chip.note();
+            machine.replace(chip);
+            machine.die();
+        }
+        (1..4).for_each(|_| machine.send());
+        machine.set(TD + TAIL, machine.tx.1);
+        machine.pull(256, 0);
+        assert_eq!(machine.life.delivered.next, 4);
+        machine.life.delivered.first
+    };
+    let first = run(false, &HashMap::new());
+    assert!(first.values().filter(|(_, offload)| *offload != Offload::NONE).count() > 2);
+    run(true, &first);
+}
+
+#[test]
+fn contexts_outlive_a_hand_over_and_a_death() {
+    contexts_stay::<I82540>();
+    contexts_stay::<I82574>();
 }
 
 #[test]
