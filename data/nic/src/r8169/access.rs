@@ -36,11 +36,12 @@ impl R8169 {
 
     /// A register as written.
     pub(super) fn write_register(&self, write: &Write) {
+        let repeats = self.may_repeat();
         match write.row.offset {
             IDR0 | IDR4 | CONFIG0..=CONFIG5 => self.write_locked(write),
             MAR0 | MAR4 | RCR | RMS => self.set_filter(write),
             DTCCR => self.write_tally(write),
-            TNPDS..=THPDSH | RDSAR | RDSARH => self.write_place(write),
+            TNPDS..=THPDSH | RDSAR | RDSARH => self.write_place(write, repeats),
             CR => self.with_control(|control| self.write_command(control, write)),
             TPPOLL => self.write_poll(write.value),
             IMR | ISR => self.write_interrupt(write),
@@ -84,20 +85,22 @@ impl R8169 {
         self.filter_version.fetch_add(1, Ordering::Release);
     }
 
-    /// Where a ring is: the chip begins at its first descriptor.
-    fn write_place(&self, write: &Write) {
-        self.regs.store(write);
-        match write.row.offset {
-            TNPDS | TNPDSH => self.rewind(Which::Normal),
-            THPDS | THPDSH => self.rewind(Which::High),
-            _ => return self.rewind_receive(),
+    /// Where a ring is: the chip begins at its first descriptor, whatever was written there before
+    /// (Linux writes it while the chip is on, in old releases). Frames may have moved since the
+    /// same write was made by a process that has died, so it is not made again. The register is
+    /// last, for it tells that it was made.
+    fn write_place(&self, write: &Write, repeats: bool) {
+        let (which, receives) = match write.row.offset {
+            TNPDS | TNPDSH => (Which::Normal, false),
+            THPDS | THPDSH => (Which::High, false),
+            _ => (Which::Receive, true),
+        };
+        let before = self.regs.get(write.row.offset);
+        if !repeats || (write.over(before) ^ before) & write.row.mask != 0 {
+            self.rewind(which);
+            self.regs.store(write);
         }
-        self.core.ring_tx();
-    }
-
-    fn rewind_receive(&self) {
-        self.rewind(Which::Receive);
-        self.core.ring_rx();
+        if receives { self.core.ring_rx() } else { self.core.ring_tx() }
     }
 
     fn write_command(&self, control: &mut ControlOf<Self>, write: &Write) -> After {

@@ -58,6 +58,8 @@ pub struct R8169 {
     pub(super) filter_version: AtomicU32,
     /// How often each ring was told to begin again.
     rewinds: [AtomicU32; 3],
+    /// A process has died, and nothing was written since.
+    revived: AtomicBool,
     control: Mutex<ControlOf<Self>>,
 }
 
@@ -100,28 +102,37 @@ impl R8169 {
             asleep: AtomicBool::new(false),
             filter_version: AtomicU32::new(0),
             rewinds: Default::default(),
+            revived: AtomicBool::new(false),
             control: Mutex::new(control),
         };
         chip.reset();
         chip
     }
 
-    /// The rewinds of a ring, and where its address is.
+    /// The number of a ring, its rewinds, and where its address is.
     #[inline]
-    fn ring(&self, which: Which) -> (&AtomicU32, u8) {
+    fn ring(&self, which: Which) -> (usize, &AtomicU32, u8) {
         let [normal, high, receive] = &self.rewinds;
         match which {
-            Which::Normal => (normal, TNPDS),
-            Which::High => (high, THPDS),
-            Which::Receive => (receive, RDSAR),
+            Which::Normal => (0, normal, TNPDS),
+            Which::High => (1, high, THPDS),
+            Which::Receive => (2, receive, RDSAR),
         }
     }
 
-    /// The chip begins at the ring's first descriptor. That is known before the data path can have
-    /// looked at the ring: drivers turn it on afterwards.
+    /// The chip begins at the ring's first descriptor. What outlives the process says so first: the
+    /// data path may look at the ring at once.
     pub(super) fn rewind(&self, which: Which) {
-        self.ring(which).0.fetch_add(1, Ordering::AcqRel);
-        self.note_own();
+        let (n, rewinds, _) = self.ring(which);
+        let next = rewinds.load(Ordering::Acquire).wrapping_add(1);
+        self.regs.held().into_iter().for_each(|held| held.set_own(n, next));
+        rewinds.store(next, Ordering::Release);
+    }
+
+    /// A register is written. True: by the first write that a process sees whose predecessor has
+    /// died, so it may be one that was made already.
+    pub(super) fn may_repeat(&self) -> bool {
+        self.revived.load(Ordering::Relaxed) && self.revived.swap(false, Ordering::Relaxed)
     }
 
     /// What of the chip's own outlives the process.
@@ -145,7 +156,7 @@ impl Cplus for R8169 {
 
     #[inline]
     fn place(&self, which: Which) -> Place {
-        let (rewinds, low) = self.ring(which);
+        let (_, rewinds, low) = self.ring(which);
         Place { rewinds: rewinds.load(Ordering::Acquire), base: self.regs.address(low) }
     }
 
@@ -211,7 +222,7 @@ impl Controlled for R8169 {
         #[rustfmt::skip]
         let Self {
             mac: _, core: _, regs, clock, tally, missed, sent, received, wire: _, asleep: _,
-            filter_version: _, rewinds, control: _,
+            filter_version: _, rewinds, revived: _, control: _,
         } = self;
         regs.fields(io);
         clock.fields(regs.get(TIMERINT), io);
@@ -241,6 +252,7 @@ impl Controlled for R8169 {
         self.clock.set_limit(self.regs.get(TIMERINT));
         self.clock.restart_at(remains.own_long(START));
         self.note_own();
+        self.revived.store(true, Ordering::Relaxed);
         Ok(())
     }
 

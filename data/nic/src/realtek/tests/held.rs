@@ -389,6 +389,26 @@ impl<C: Driven> Mortal for Machine<C> {
     }
 }
 
+/// The driver says where the receive ring is while the chip is on, as older releases of Linux do;
+/// a frame comes, and the switch dies before it notes that the access was made.
+#[test]
+fn a_ring_that_moves_does_not_begin_twice() {
+    let mut machine = Machine::<R8169>::new();
+    let base = (machine.ring_at(true) as u32).to_le_bytes();
+    for arriving in [2, 0] {
+        machine.chip.write(Space::Bar(1), RDSAR, &base);
+        machine.rx = (0, 0);
+        (0..R8169::RING).for_each(|i| machine.post(i));
+        machine.push(arriving);
+        machine.die();
+        machine.set(RDSAR, &base);
+        machine.push(3);
+        machine.look(true);
+        assert_eq!(machine.life.received.next, machine.life.arriving);
+        assert_eq!(machine.unseen(), None);
+    }
+}
+
 #[test]
 fn r8169() {
     dies_everywhere(Machine::<R8169>::new, 0x9e37_79b9, 1);
