@@ -402,7 +402,9 @@ fn a_ring_that_moves_does_not_begin_twice() {
         machine.push(arriving);
         machine.die();
         machine.set(RDSAR, &base);
+        let before = machine.life.arriving;
         machine.push(3);
+        assert_eq!(machine.life.arriving, before + 3, "it finds no room");
         machine.look(true);
         assert_eq!(machine.life.received.next, machine.life.arriving);
         assert_eq!(machine.unseen(), None);
