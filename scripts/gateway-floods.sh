@@ -5,6 +5,7 @@
 # the sender a core, too.
 #
 #   scripts/gateway-floods.sh [ROUNDS [RATE]]       VMLAN=path of vmlan; RATE 0: as fast as it can
+#   KEYS=broadcast_frames=1000 scripts/gateway-floods.sh   with a policy at the hostile port
 #
 # Needs root for namespaces; traffic stays on this machine.
 set -euo pipefail
@@ -12,7 +13,7 @@ set -euo pipefail
 rounds=${1:-5} rate=${2:-0}
 . "$(dirname "$0")/gateway-lan.sh"
 
-own_lan "hostile=vhost-user:$dir/hostile.sock" new=tap:vmlan3
+own_lan "hostile=vhost-user:$dir/hostile.sock${KEYS:+,$KEYS}" new=tap:vmlan3
 namespace; newcomer=$holder
 until in_host ip link set vmlan3 netns "$newcomer" 2> /dev/null; do sleep 0.05; done
 mac=$(nsenter --net --target "$ours" ip neigh show 10.77.0.1 | sed 's/.*lladdr \([^ ]*\).*/\1/')
@@ -85,14 +86,13 @@ for name_of, frame in floods.items():
 END
 
 # A NIC that nobody knows asks for an address. How long that took, in milliseconds.
-lease() {
+lease() { # the NIC's number, one digit: a port has 16 at most
   nsenter --net --target "$newcomer" sh -c '
     ip link set vmlan3 down
-    ip link set vmlan3 address 52:55:00:$(printf %02x:%02x:%02x $1 $2 $3) up
+    ip link set vmlan3 address 52:55:00:00:00:0$1 up
     start=$(date +%s%N)
     busybox udhcpc -f -n -q -t 5 -T 1 -i vmlan3 -s /bin/true >/dev/null 2>&1 || exit 1
-    echo $((($(date +%s%N) - start) / 1000000))' - $((RANDOM % 256)) $((RANDOM % 256)) \
-    $((RANDOM % 256)) || echo none
+    echo $((($(date +%s%N) - start) / 1000000))' - "$1" || echo none
 }
 
 flood() { # file
@@ -101,6 +101,7 @@ flood() { # file
 }
 
 echo "$(nproc) cores, load $(cut -d' ' -f1-3 /proc/loadavg), $(uname -r), rate $rate"
+cells=0
 for round in $(seq "$rounds"); do
   for cell in ${CELLS:-none busy udp-flows syn names discover echo arp noise}; do
     case $cell in
@@ -111,7 +112,7 @@ for round in $(seq "$rounds"); do
     ended+=($other)
     sleep 0.5
     read -r median p99 < <(nsenter --net --target "$ours" python3 -c "$echo" $server) || median=0 p99=0
-    took=$(lease)
+    took=$(lease $((cells++ % 9)))
     [ -z "$other" ] || { kill "$other"; wait "$other" 2>/dev/null || true; }
     sent=
     case $cell in none | busy) ;; *) sent=$(tail -n 1 "$dir/flood.log") ;; esac

@@ -2,6 +2,9 @@
 # try-package-user.sh: what the ordinary user does whom try-package.sh starts in a bare root.
 set -euo pipefail
 cd "$(mktemp -d)"
+# As a login makes it.
+export XDG_RUNTIME_DIR=$PWD/run
+mkdir -m 700 "$XDG_RUNTIME_DIR"
 modules="virtio_ring virtio virtio_pci_legacy_dev virtio_pci_modern_dev virtio_pci failover"
 modules="$modules net_failover virtio_net"
 
@@ -30,6 +33,7 @@ cat > root/init <<'INIT'
 /bin/busybox --install -s /bin
 mount -t proc proc /proc
 mount -t sysfs sys /sys
+mount -t devtmpfs dev /dev
 for word in $(cat /proc/cmdline); do case $word in peer=*) eval "$word" ;; esac; done
 for module in @modules@; do
   [ ! -e /lib/$module.ko ] || insmod /lib/$module.ko
@@ -72,7 +76,7 @@ vm() {
 judge() {
   local name=$1
   for _ in $(seq 1800); do ! grep -q ^DONE "$name.log" || break; sleep 0.1; done
-  tr -d '\r' < "$name.log" | grep -E '^(DRIVER|LEASE|ADDRESS|FILE|BYTES|MET)' | sed "s/^/  $name: /"
+  tr -d '\r' < "$name.log" | grep -oE '(DRIVER|LEASE|ADDRESS|FILE|BYTES|MET) .*' | sed "s/^/  $name: /"
   grep -q '^BYTES 1000000' "$name.log" || die "$name has not got the file"
 }
 

@@ -27,6 +27,9 @@ fi
 mkdir -p "$root/srv/try"
 cp "$deb" "$root/srv/try/vmlan.deb"
 cp scripts/try-package-user.sh "$root/srv/try/user.sh"
+chroot "$root" sh -c 'apt-get update -qq &&
+  apt-get install -qq -y --no-install-recommends /srv/try/vmlan.deb' >/dev/null 2>&1 ||
+  die "apt-get cannot install the package"
 
 # What is mounted and started within ends with it.
 exec unshare --mount --pid --fork --kill-child --net --mount-proc bash -euo pipefail -s "$root" <<'END'
@@ -63,7 +66,7 @@ out chroot "$root" busybox httpd -f -p 203.0.113.2:80 -h /srv/www &
 chroot "$root" sh -c '
   set -e
   . /etc/os-release; echo "$PRETTY_NAME, $(qemu-system-x86_64 --version | head -n 1)"
-  dpkg -i /srv/try/vmlan.deb >/dev/null
+  dpkg -s vmlan | grep ^Version
   id me >/dev/null 2>&1 || useradd -m me 2>/dev/null || adduser --disabled-password --gecos "" me
   chmod 644 /boot/vmlinuz-*
   ls /dev/net/tun /dev/kvm 2>/dev/null && exit 1

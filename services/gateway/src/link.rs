@@ -58,7 +58,7 @@ pub(crate) fn send(link: &mut dyn Link, frame: &[u8], mtu: u16) {
     if frame.len() <= ETHERNET + usize::from(mtu) {
         return link.send(frame, Offload::default());
     }
-    let id = getrandom::u32().unwrap_or_default();
+    let id = u32::try_from(crate::random() >> 32).unwrap_or_default();
     for piece in fragments::cut(frame, mtu, id) {
         link.send(&piece, Offload::default());
     }
