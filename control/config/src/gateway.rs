@@ -17,6 +17,10 @@ pub use ipv6::{Ipv6, Network6};
 /// Longest message, in bytes: what one packet of a line carries at most.
 pub const MAX_MESSAGE: usize = 160 << 10;
 
+/// Queue pairs of a gateway's NIC. The switch puts all frames of one port into one of them, so that
+/// the gateway can tell ports apart before it has asked who somebody is.
+pub const LANES: u16 = 8;
+
 /// The IPv4 network of a LAN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]

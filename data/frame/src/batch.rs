@@ -45,6 +45,7 @@ pub struct Batch<'m> {
     /// Lengths of all frames together.
     bytes: u64,
     any_held: bool,
+    source: u16,
 }
 
 /// One frame of a batch, to deliver.
@@ -74,17 +75,18 @@ impl<'m> Batch<'m> {
     /// [`Batch::give_back`].
     #[must_use]
     pub fn take(spare: &mut Batch<'static>) -> Self {
-        let Batch { heads, frames, pieces, .. } = std::mem::take(spare);
-        let mut batch = Self { heads, frames, pieces: recycle(pieces), ..Self::default() };
+        let Batch { heads, frames, pieces, source, .. } = std::mem::take(spare);
+        let pieces = recycle(pieces);
+        let mut batch = Self { heads, frames, pieces, source, ..Self::default() };
         batch.frames.clear();
         batch
     }
 
     /// Returns the storage to its owner; every borrow of the frames ends here.
     pub fn give_back(self, spare: &mut Batch<'static>) {
-        let Batch { heads, mut frames, pieces, .. } = self;
+        let Batch { heads, mut frames, pieces, source, .. } = self;
         frames.clear();
-        *spare = Batch { heads, frames, pieces: recycle(pieces), ..Batch::default() };
+        *spare = Batch { heads, frames, pieces: recycle(pieces), source, ..Batch::default() };
     }
 
     /// Forgets all frames.
@@ -92,6 +94,17 @@ impl<'m> Batch<'m> {
         self.frames.clear();
         self.pieces.clear();
         (self.needs, self.bytes, self.any_held) = (0, 0, false);
+    }
+
+    /// The number of the port that the frames came from. A batch that takes the storage of this one
+    /// has it, too.
+    pub fn source(&self) -> u16 {
+        self.source
+    }
+
+    /// Says where the frames come from.
+    pub fn set_source(&mut self, source: u16) {
+        self.source = source;
     }
 
     /// Frames in the batch.

@@ -133,6 +133,7 @@ impl Forwarder {
             return Breath { wait_ns, paused: true, ..Breath::default() };
         }
         let limit = budget.map_or(BATCH, meter::worth_pulling);
+        self.batch.set_source(source.number());
         let frames = entry.port.pull(&mut self.batch, limit, &mut pass);
         pass.charge_unseen(frames);
         pass.report_to_turns();

@@ -31,6 +31,7 @@ impl Finished {
         port: &dyn Port,
         takes: Offloads,
     ) -> usize {
+        self.frames.set_source(batch.source());
         let mut out = Out { frames: Batch::take(&mut self.frames), port, room: port.room() };
         let fits = |i: &&u16| batch.frame(usize::from(**i)).is_none_or(|f| out.add(&f, takes));
         let done = list.iter().take_while(fits).count();

@@ -29,6 +29,11 @@ impl PortId {
     }
 
     #[inline]
+    pub(crate) fn number(self) -> u16 {
+        self.0
+    }
+
+    #[inline]
     pub(crate) fn bits(self) -> u64 {
         u64::from(self.0)
     }

@@ -211,8 +211,14 @@ impl VirtioNet {
 
     /// States the wishes of `interest` and looks again; [`Self::finish_wait`] is to follow.
     pub fn prepare_wait(&mut self, interest: Interest) -> Prepared {
+        self.prepare_wait_for(|_| interest)
+    }
+
+    /// As [`Self::prepare_wait`], of each pair for what `interest` says of its number.
+    pub fn prepare_wait_for(&mut self, interest: impl Fn(usize) -> Interest) -> Prepared {
         let mut ready = false;
-        for pair in &mut self.pairs {
+        for (n, pair) in self.pairs.iter_mut().enumerate() {
+            let interest = interest(n);
             ready |= interest.rx && pair.rx.queue.ring.arm(1);
             ready |= interest.tx && {
                 let half = pair.tx.outstanding() / 2;

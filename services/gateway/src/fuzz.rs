@@ -10,7 +10,7 @@ use smoltcp::wire::{DhcpPacket, DhcpRepr};
 use vmlan_config::gateway::{Dns, Setup};
 
 use crate::gateway::Gateway;
-use crate::link::{self, Link, Mac, Offload};
+use crate::link::{self, Arrived, Link, Mac, Offload};
 use crate::services::{Leases, Who, dhcp, dns};
 
 /// Frames that a gateway sent.
@@ -63,7 +63,8 @@ pub fn frames(mut data: &[u8]) {
         }
         frame.extend(bytes);
         now += i64::from(*how);
-        gateway.frame(&frame, how & 1 != 0, &mut sent, Instant::from_millis(now));
+        let arrived = Arrived { trusted: how & 1 != 0, lane: usize::from(how >> 6) };
+        gateway.frame(&frame, arrived, &mut sent, Instant::from_millis(now));
         gateway.run(&mut sent, Instant::from_millis(now));
         gateway.news();
     }

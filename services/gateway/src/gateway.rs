@@ -11,7 +11,7 @@ use vmlan_config::gateway::{Dns, FromGateway, GatewayCounters, Lease, Setup};
 
 use crate::counters::{Counters, Reason};
 use crate::lan::{Stations, Whose};
-use crate::link::{self, Fragment, Fragments, Inner, Ip, Link, Mac, Packet, Parsed};
+use crate::link::{self, Arrived, Fragment, Fragments, Inner, Ip, Link, Mac, Packet, Parsed};
 use crate::nat::{Forwards, Io, Nat, To};
 use crate::services::{Change, Router, Who, dhcp, dns};
 use known::{AllNames, Known};
@@ -183,15 +183,22 @@ impl Gateway {
     ) {
         let Some(mac) = link::parse_mac(mac) else { return };
         for held in self.stations.answer(mac, port, now) {
-            self.frame(&held.frame, held.trusted, link, now);
+            self.frame(&held.frame, held.arrived, link, now);
         }
     }
 
-    /// A frame came; `trusted`: the sum of what is in it is right, or not finished yet.
-    pub(crate) fn frame(&mut self, frame: &[u8], trusted: bool, link: &mut dyn Link, now: Instant) {
+    /// A frame came.
+    pub(crate) fn frame(
+        &mut self,
+        frame: &[u8],
+        arrived: Arrived,
+        link: &mut dyn Link,
+        now: Instant,
+    ) {
         self.guests.seconds = self.epoch + seconds(now);
+        self.stations.enter(Some(arrived.lane));
         let to = match link::parse(frame) {
-            Ok(parsed) => self.parsed(&parsed, trusted, link, now),
+            Ok(parsed) => self.parsed(&parsed, arrived.trusted, link, now),
             // Other stations' business.
             Err(Reason::Unknown) => To::Done,
             Err(reason) => To::Refused(reason),
@@ -201,10 +208,11 @@ impl Gateway {
             To::Refused(reason) => self.counters.refuse(reason),
             To::Hold => {
                 if let Ok(parsed) = link::parse(frame) {
-                    self.stations.hold(parsed.from, frame, trusted, now);
+                    self.stations.hold(parsed.from, frame, arrived, now);
                 }
             }
         }
+        self.stations.enter(None);
     }
 
     fn parsed(

@@ -29,3 +29,11 @@ pub mod process;
 mod services;
 #[cfg(test)]
 mod tests;
+
+/// A number that nobody can guess.
+fn random() -> u64 {
+    let mut bytes = [0; 8];
+    // Fewer come only from a system that has just begun.
+    let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
+    u64::from_ne_bytes(bytes)
+}

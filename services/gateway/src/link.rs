@@ -32,6 +32,15 @@ pub(crate) const ETHERNET: usize = 14;
 /// Longest frame in either direction: a segment of 64 KiB.
 pub(crate) const LARGEST: usize = ETHERNET + 65_535;
 
+/// How a frame came.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Arrived {
+    /// The queue, which is that of all frames of its port, and of some other ports.
+    pub(crate) lane: usize,
+    /// The sum of what is in it is right, or not finished yet.
+    pub(crate) trusted: bool,
+}
+
 /// What a frame leaves to do to whoever receives it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Offload {
@@ -49,7 +58,7 @@ pub(crate) fn send(link: &mut dyn Link, frame: &[u8], mtu: u16) {
     if frame.len() <= ETHERNET + usize::from(mtu) {
         return link.send(frame, Offload::default());
     }
-    let id = getrandom::u32().unwrap_or_default();
+    let id = u32::try_from(crate::random() >> 32).unwrap_or_default();
     for piece in fragments::cut(frame, mtu, id) {
         link.send(&piece, Offload::default());
     }

@@ -10,7 +10,7 @@ use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use smoltcp::time::Instant;
-use vmlan_config::gateway::{FromGateway, Lease, Setup, ToGateway};
+use vmlan_config::gateway::{FromGateway, LANES, Lease, Setup, ToGateway};
 use vmlan_driver::virtio::VirtioError;
 
 use crate::gateway::Gateway;
@@ -165,8 +165,8 @@ impl Process {
         let mut busy = false;
         if self.link.room() >= ROOM {
             let gateway = &mut self.gateway;
-            busy = self.link.receive(|link, frame, trusted| {
-                gateway.frame(frame, trusted, link, now);
+            busy = self.link.receive(|link, frame, arrived| {
+                gateway.frame(frame, arrived, link, now);
             }) > 0;
         }
         self.gateway.run(&mut self.link, now);
@@ -242,7 +242,7 @@ impl Process {
 
     /// Which of the NIC's descriptors can be read.
     fn nic_events(&mut self) -> Result<u64, GatewayError> {
-        let mut events = Vec::with_capacity(8);
+        let mut events = Vec::with_capacity(2 * usize::from(LANES) + 1);
         let none = Timespec { tv_sec: 0, tv_nsec: 0 };
         let room = rustix::buffer::spare_capacity(&mut events);
         epoll::wait(&self.nic, room, Some(&none)).map_err(system("look at the NIC"))?;

@@ -29,6 +29,9 @@ impl VhostUser {
         let waker = Arc::new(Waker::new().map_err(AttachError::Thread)?);
         let port = VhostUserPort::new(Arc::clone(&waker)).map_err(AttachError::Thread)?;
         port.limit().set(config.irq_rate_max);
+        if config.steer_by_source {
+            port.both().rx.net.steer_by_source();
+        }
         let port = Arc::new(port);
         let details = Arc::new(Mutex::new(Details::new()));
         let (keeper, file) = match config.connect {

@@ -78,6 +78,8 @@ pub struct Config {
     pub irq_rate_max: u32,
     /// The files that a VM's memory may be in.
     pub memory: Files,
+    /// Each port's frames go to one receive queue, rather than each flow's.
+    pub steer_by_source: bool,
 }
 
 impl Config {

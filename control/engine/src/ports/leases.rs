@@ -1,6 +1,7 @@
 //! What gateways and the rest of the switch tell each other: who is behind which port, addresses
 //! kept for ports, leases.
 
+use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
@@ -45,9 +46,12 @@ impl Ports {
         let switch = self.switch.clone();
         let names: BTreeMap<_, _> =
             self.entries.iter().filter_map(|e| Some((e.id?, e.name.to_string()))).collect();
+        // Once for all that is asked in one go: a guest may have filled the table.
+        let known = OnceCell::new();
         let whose = |mac: &str| -> Option<String> {
             let mac: Mac = mac.parse().ok()?;
-            let mut found = switch.fdb().list().into_iter().filter(|entry| entry.mac == mac);
+            let known = known.get_or_init(|| switch.fdb().list());
+            let mut found = known.iter().filter(|entry| entry.mac == mac);
             found.find_map(|entry| names.get(&entry.port).cloned())
         };
         let mut changed = false;

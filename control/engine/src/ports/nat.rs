@@ -14,7 +14,9 @@ use std::time::{Duration, Instant};
 
 use vmlan_attach::vhost_user;
 use vmlan_config::address::PortName;
-use vmlan_config::gateway::{FromGateway, GatewayCounters, Lease, Network6, Setup, ToGateway};
+use vmlan_config::gateway::{
+    FromGateway, GatewayCounters, LANES, Lease, Network6, Setup, ToGateway,
+};
 use vmlan_frame::{Changed, error_chain};
 
 use super::open::Holding;
@@ -68,11 +70,12 @@ impl Nat {
             connect: false,
             mode: Some(0o600),
             group: None,
-            queues: 1,
+            queues: LANES,
             mac: None,
             mtu: None,
             irq_rate_max: 0,
             memory: vmlan_attach::Files::Ram,
+            steer_by_source: true,
         };
         let vm = vhost_user::attach(config, changed.clone()).map_err(|e| error_chain(&e))?;
         let setup = setup::of(name, &path, wanted);

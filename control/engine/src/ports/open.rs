@@ -355,6 +355,7 @@ fn vhost_user(name: &PortName, path: PathBuf, spec: &VhostUser) -> vhost_user::C
         mtu: spec.mtu,
         irq_rate_max: spec.irq_rate_max,
         memory: files(spec.disk_memory),
+        steer_by_source: false,
     }
 }
 

@@ -85,6 +85,8 @@ pub struct Net<S> {
     pub(super) turn: usize,
     /// Numbers of the queues that are live (receive).
     pub(super) ready: Vec<u16>,
+    /// Which queue a frame goes to is decided by the port it came from, not by its flow (receive).
+    pub(super) by_source: bool,
 }
 
 impl<S: QueueState> Default for Net<S> {
@@ -102,12 +104,13 @@ impl<S: QueueState> Net<S> {
             slots: Vec::new(),
             turn: 0,
             ready: Vec::new(),
+            by_source: false,
         }
     }
 
     /// Forgets queues, interrupts, memory and features: the connection is gone, or reset.
     pub fn reset(&mut self) {
-        *self = Self::new();
+        *self = Self { by_source: self.by_source, ..Self::new() };
     }
 
     /// Sets the features negotiated; running queues follow at once.

@@ -55,7 +55,7 @@ enum Outcome<'m> {
 impl Net<RxState> {
     /// Delivers the frames of `batch` that `list` names, in that order. Returns how many entries of
     /// `list` were dealt with, delivered or dropped; the rest found no room. Frames of one flow go
-    /// to one queue.
+    /// to one queue; with [`Self::steer_by_source`] those of one port do.
     pub fn push(&mut self, batch: &Batch<'_>, list: &[u16], counters: &Counters) -> usize {
         if self.ready.is_empty() {
             counters.output.drop(Reason::LinkDown, list.len() as u64);
@@ -66,6 +66,13 @@ impl Net<RxState> {
         } else {
             self.push_to::<Split>(batch, list, counters)
         }
+    }
+
+    /// From now on frames of one port of the switch go to one queue: what floods a guest fills one
+    /// of its rings, and the guest can tell its senders apart. Ports whose numbers differ by a
+    /// multiple of the number of queues share one.
+    pub fn steer_by_source(&mut self) {
+        self.by_source = true;
     }
 
     /// As [`Self::push`], to queues of one layout.
@@ -79,6 +86,7 @@ impl Net<RxState> {
             mergeable: self.features.has(feature::MRG_RXBUF),
             csum: self.features.has(feature::GUEST_CSUM),
             ready: &self.ready,
+            by_source: self.by_source,
             budget: BUDGET,
             frames: 0,
             bytes: 0,
@@ -127,15 +135,18 @@ impl Net<RxState> {
     }
 
     /// Asks for a doorbell when buffers are posted. Returns true if there is room already, or new
-    /// buffers since a push found too few: then nobody may ring.
+    /// buffers since a push found too few: then nobody may ring. Room in another queue than the one
+    /// that had too little does not count.
     pub fn want_room(&mut self) -> bool {
-        let mut room = false;
+        let (mut starved, mut more_there, mut room) = (false, false, false);
         for (queue, state) in self.slots.iter_mut().filter_map(QueueSlot::live) {
             let (more, known);
             either!(queue, q => (more, known) = (q.arm(q.seen()), q.known()));
-            room |= more || (!state.starved && known > 0);
+            starved |= state.starved;
+            more_there |= state.starved && more;
+            room |= more || known > 0;
         }
-        room
+        if starved { more_there } else { room }
     }
 }
 
@@ -146,6 +157,7 @@ struct Visit<'q> {
     mergeable: bool,
     csum: bool,
     ready: &'q [u16],
+    by_source: bool,
     /// Descriptors that may still be read.
     budget: usize,
     frames: usize,
@@ -261,8 +273,11 @@ impl<'q> Visit<'q> {
     }
 
     fn pick(&self, batch: &Batch<'_>, i: usize) -> usize {
-        let hash = batch.frame(i).map_or(0, |f| flow_hash(f.head, f.len));
-        let slot = self.ready.get(hash as usize % self.ready.len().max(1));
+        let key = match self.by_source {
+            true => u32::from(batch.source()),
+            false => batch.frame(i).map_or(0, |f| flow_hash(f.head, f.len)),
+        };
+        let slot = self.ready.get(key as usize % self.ready.len().max(1));
         slot.map_or(0, |i| usize::from(*i))
     }
 

@@ -197,6 +197,7 @@ impl Retagged {
         if same || list.iter().all(stays) {
             return push(batch, list);
         }
+        self.frames.set_source(batch.source());
         let mut done = 0;
         loop {
             let rest = list.get(done..).unwrap_or_default();

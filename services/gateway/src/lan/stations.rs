@@ -7,19 +7,24 @@ use smoltcp::time::{Duration, Instant};
 
 use super::Allowance;
 use crate::counters::Reason;
-use crate::link::{Mac, mac_text};
+use crate::link::{Arrived, Mac, mac_text};
 
 /// How long an answer is good: a NIC may move.
 const GOOD: Duration = Duration::from_secs(1);
 /// How long something waits for an answer.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// Questions in a second. A guest may invent as many NICs as it likes, and the switch has other
-/// things to do.
-const QUESTIONS: u32 = 1000;
+/// Lanes that frames come by, and one for what the gateway itself wants to know. Each has its share
+/// of what follows, so that a guest that invents NICs takes it from those on its lane only.
+const LANES: usize = vmlan_config::gateway::LANES as usize + 1;
+/// Questions in a second. The switch has other things to do.
+const QUESTIONS: u32 = 125;
+/// Questions that are not answered yet. The switch does not wait for whoever does not read: what
+/// all lanes have asked fits into a socket.
+const OPEN: u32 = 8;
 /// Frames that wait for answers, in all and of one NIC.
-const HELD: (usize, usize) = (512, 16);
-/// Bytes of frames that wait.
-const HELD_BYTES: usize = 1 << 20;
+const HELD: (usize, usize) = (64, 16);
+/// Bytes of frames that wait: two of the longest.
+const HELD_BYTES: usize = 128 << 10;
 /// NICs of one port.
 const MACS: usize = 16;
 /// NICs that are remembered in all.
@@ -34,7 +39,7 @@ pub(crate) struct PortNo(usize);
 pub(crate) struct Held {
     mac: Mac,
     pub(crate) frame: Vec<u8>,
-    pub(crate) trusted: bool,
+    pub(crate) arrived: Arrived,
     since: Instant,
 }
 
@@ -63,16 +68,45 @@ struct Port {
     allowance: Allowance,
 }
 
+/// What is shared by those whose frames come by one queue.
+#[derive(Debug)]
+struct Lane {
+    held: VecDeque<Held>,
+    /// Since when questions are counted, and how many there were.
+    asked: (Instant, u32),
+    /// Those that are not answered.
+    open: u32,
+}
+
+impl Lane {
+    fn new() -> Self {
+        Self { held: VecDeque::new(), asked: (Instant::ZERO, 0), open: 0 }
+    }
+
+    /// True if one more question may be asked now; it counts.
+    fn may_ask(&mut self, now: Instant) -> bool {
+        if now >= self.asked.0 + GOOD {
+            self.asked = (now, 0);
+        }
+        let may = self.asked.1 < QUESTIONS && self.open < OPEN;
+        self.asked.1 += u32::from(may);
+        self.open += u32::from(may);
+        may
+    }
+}
+
 /// All NICs that ever asked for something.
 #[derive(Debug)]
 pub(crate) struct Stations {
     by_mac: HashMap<Mac, Station>,
     ports: Vec<Port>,
-    held: VecDeque<Held>,
     /// Questions that are to be sent to the switch.
     questions: Vec<Mac>,
-    /// Since when they are counted, and how many there were.
-    asked: (Instant, u32),
+    /// The lanes of those that are not answered, the oldest first: so they are answered.
+    open: VecDeque<usize>,
+    lanes: [Lane; LANES],
+    /// The lane of the frame that is looked at.
+    lane: usize,
     /// Nobody can be asked: each NIC is a port by itself.
     alone: bool,
     limits: (u32, u32),
@@ -84,9 +118,10 @@ impl Stations {
         Self {
             by_mac: HashMap::new(),
             ports: Vec::new(),
-            held: VecDeque::new(),
             questions: Vec::new(),
-            asked: (Instant::ZERO, 0),
+            open: VecDeque::new(),
+            lanes: std::array::from_fn(|_| Lane::new()),
+            lane: LANES - 1,
             alone,
             limits: (flows, rate),
         }
@@ -96,6 +131,11 @@ impl Stations {
     pub(crate) fn set_limits(&mut self, flows: u32, rate: u32) {
         self.limits = (flows, rate);
         self.ports.iter_mut().for_each(|port| port.allowance.set(flows, rate));
+    }
+
+    /// What is asked from now on is for a frame that came by `lane`, or for the gateway itself.
+    pub(crate) fn enter(&mut self, lane: Option<usize>) {
+        self.lane = lane.map_or(LANES - 1, |lane| lane.min(LANES - 2));
     }
 
     /// Which port `mac` is behind.
@@ -117,16 +157,13 @@ impl Stations {
             _ => {}
         }
         if station.asked.is_none_or(|at| now >= at + PATIENCE) {
-            if now >= self.asked.0 + GOOD {
-                self.asked = (now, 0);
-            }
-            if self.asked.1 >= QUESTIONS {
+            if !self.lanes.get_mut(self.lane).is_some_and(|lane| lane.may_ask(now)) {
                 // Who is known is not kept waiting by those who are not.
                 return station.port.map_or(Whose::Wait, Whose::Port);
             }
-            self.asked.1 += 1;
             station.asked = Some(now);
             self.questions.push(mac);
+            self.open.push_back(self.lane);
         }
         Whose::Wait
     }
@@ -144,15 +181,16 @@ impl Stations {
     }
 
     /// Keeps a frame until the switch has said whose it is.
-    pub(crate) fn hold(&mut self, mac: Mac, frame: &[u8], trusted: bool, now: Instant) {
-        while self.held.front().is_some_and(|old| now >= old.since + PATIENCE) {
-            self.held.pop_front();
+    pub(crate) fn hold(&mut self, mac: Mac, frame: &[u8], arrived: Arrived, now: Instant) {
+        let Some(lane) = self.lanes.get_mut(self.lane) else { return };
+        let held = &mut lane.held;
+        while held.front().is_some_and(|old| now >= old.since + PATIENCE) {
+            held.pop_front();
         }
-        let own = self.held.iter().filter(|held| held.mac == mac).count();
-        let bytes: usize = self.held.iter().map(|held| held.frame.len()).sum();
-        let fits = bytes + frame.len() <= HELD_BYTES;
-        if self.held.len() < HELD.0 && own < HELD.1 && fits {
-            self.held.push_back(Held { mac, frame: frame.to_vec(), trusted, since: now });
+        let own = held.iter().filter(|held| held.mac == mac).count();
+        let bytes: usize = held.iter().map(|held| held.frame.len()).sum();
+        if held.len() < HELD.0 && own < HELD.1 && bytes + frame.len() <= HELD_BYTES {
+            held.push_back(Held { mac, frame: frame.to_vec(), arrived, since: now });
         }
     }
 
@@ -163,6 +201,10 @@ impl Stations {
 
     /// The switch says which port `mac` is behind. The frames that waited for it.
     pub(crate) fn answer(&mut self, mac: Mac, port: Option<&str>, now: Instant) -> Vec<Held> {
+        let by = self.open.pop_front();
+        if let Some(lane) = by.and_then(|by| self.lanes.get_mut(by)) {
+            lane.open -= 1;
+        }
         let was_asked = self.by_mac.get(&mac).is_some_and(|station| station.asked.is_some());
         if !was_asked {
             return Vec::new();
@@ -171,9 +213,25 @@ impl Stations {
             Some(name) => _ = self.settle(mac, name, now),
             None => self.note(mac, None, now),
         }
-        let (ready, rest): (Vec<_>, Vec<_>) = self.held.drain(..).partition(|held| held.mac == mac);
-        self.held = rest.into();
+        let mut ready = Vec::new();
+        for lane in &mut self.lanes {
+            let (own, rest): (Vec<_>, _) = lane.held.drain(..).partition(|held| held.mac == mac);
+            ready.extend(own);
+            lane.held = rest.into();
+        }
+        by.into_iter().for_each(|by| self.ask_next(by, now));
         ready
+    }
+
+    /// Asks for the next frame that waits on this lane, if nobody has asked about its NIC.
+    fn ask_next(&mut self, lane: usize, now: Instant) {
+        let held = self.lanes.get(lane).into_iter().flat_map(|lane| &lane.held);
+        let asked = |mac: &Mac| self.by_mac.get(mac).is_some_and(|known| known.asked.is_some());
+        if let Some(mac) = held.map(|held| held.mac).find(|mac| !asked(mac)) {
+            let current = std::mem::replace(&mut self.lane, lane);
+            self.whose(mac, now);
+            self.lane = current;
+        }
     }
 
     fn note(&mut self, mac: Mac, port: Option<PortNo>, now: Instant) {
@@ -237,7 +295,7 @@ mod tests {
         let mut all = Stations::new(false, 10, 10);
         let at = Instant::from_millis;
         assert_eq!(all.whose(mac(1), at(0)), Whose::Wait);
-        all.hold(mac(1), b"first", true, at(0));
+        all.hold(mac(1), b"first", Arrived::default(), at(0));
         assert_eq!(all.whose(mac(1), at(1)), Whose::Wait);
         assert_eq!(all.questions(), [mac(1)], "it is asked once");
         assert!(all.answer(mac(2), Some("vm2"), at(2)).is_empty(), "nobody asked about that");
@@ -253,17 +311,59 @@ mod tests {
     fn a_flood_of_nics_is_not_passed_on_and_holds_nobody_up_who_is_known() {
         let mut all = Stations::new(false, 10, 10);
         let at = Instant::from_millis;
+        all.enter(Some(3));
         all.whose(mac(1), at(0));
         all.answer(mac(1), Some("vm1"), at(0));
         all.questions();
+        let mut asked = 0;
         for n in 0..10_000u32 {
             let [_, _, a, b] = n.to_be_bytes();
-            assert_eq!(all.whose(Mac([2, 1, 0, 0, a, b]), at(2000)), Whose::Wait);
+            let new = Mac([2, 1, 0, 0, a, b]);
+            assert_eq!(all.whose(new, at(2000)), Whose::Wait);
+            all.hold(new, &[0; 60], Arrived::default(), at(2000));
+            // The switch answers now and then, and some wait for their question meanwhile.
+            if n % 20 == 0 {
+                for mac in all.questions() {
+                    asked += 1;
+                    all.answer(mac, None, at(2000));
+                }
+            }
         }
-        assert_eq!(all.questions().len(), 1000);
+        assert_eq!(asked, QUESTIONS);
         assert!(matches!(all.whose(mac(1), at(2001)), Whose::Port(_)));
+        // Who comes by another lane is asked about, and waits with a frame.
+        all.enter(Some(4));
+        assert_eq!(all.whose(mac(2), at(2001)), Whose::Wait);
+        all.hold(mac(2), b"new", Arrived::default(), at(2001));
+        assert_eq!(all.questions(), [mac(2)]);
+        assert_eq!(all.answer(mac(2), Some("vm2"), at(2002)).len(), 1);
+        all.enter(Some(3));
         all.whose(mac(1), at(3001));
         assert_eq!(all.questions(), [mac(1)], "a second later it is asked about again");
+    }
+
+    #[test]
+    fn no_more_is_asked_than_the_switch_can_answer_to_one_that_does_not_read() {
+        let mut all = Stations::new(false, 10, 10);
+        let at = Instant::from_millis;
+        for lane in 0..LANES - 1 {
+            all.enter(Some(lane));
+            for n in 0..100 {
+                let new = Mac([2, 1, 0, 0, u8::try_from(lane).unwrap(), n]);
+                all.whose(new, at(0));
+                all.hold(new, &[n], Arrived::default(), at(0));
+            }
+        }
+        let mut questions = VecDeque::from(all.questions());
+        assert_eq!(questions.len(), 8 * (LANES - 1));
+        // Each answer has the next one asked for which a frame waits.
+        let mut answered = 0;
+        while let Some(mac) = questions.pop_front() {
+            answered += all.answer(mac, Some("vm1"), at(1)).len();
+            questions.extend(all.questions());
+            assert!(questions.len() <= 8 * (LANES - 1));
+        }
+        assert_eq!(answered, HELD.0 * (LANES - 1));
     }
 
     #[test]
@@ -277,8 +377,8 @@ mod tests {
         assert!(matches!(all.whose(mac(15), at(1)), Whose::Port(_)));
         assert_eq!(all.whose(mac(16), at(1)), Whose::Refused(Reason::Macs));
         for n in 0..100 {
-            all.hold(mac(77), &[n], true, at(0));
+            all.hold(mac(77), &[n], Arrived::default(), at(0));
         }
-        assert_eq!(all.held.len(), HELD.1);
+        assert_eq!(all.lanes[LANES - 1].held.len(), HELD.1);
     }
 }

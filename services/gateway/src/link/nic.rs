@@ -12,12 +12,15 @@ use vmlan_driver::wait::{Interest, Prepared};
 use vmlan_transport::address::VhostUser;
 use vmlan_transport::vhost_user::feature;
 
-use super::{ETHERNET, LARGEST, Link, Offload};
+use vmlan_config::gateway::LANES;
 
-/// Descriptors of each ring. Each has a buffer for a segment of 64 KiB.
+use super::{Arrived, ETHERNET, LARGEST, Link, Offload};
+
+/// Descriptors of each ring. Each has a buffer for a segment of 64 KiB, whose pages are taken when
+/// they are first used.
 const RING: u16 = 256;
-/// Frames taken at once.
-const BATCH: usize = 64;
+/// Frames taken at once, in all and of one lane.
+const BATCH: (usize, usize) = (64, 16);
 /// Bytes of headers before the payload of a TCP segment that we send, over IPv4 and IPv6.
 const HEADERS: (u16, u16) = (54, 74);
 /// What the header of a frame says that has an IPv6 packet in it.
@@ -27,8 +30,10 @@ const IPV6: [u8; 2] = [0x86, 0xdd];
 #[derive(Debug)]
 pub(crate) struct VirtioLink {
     nic: VirtioNet,
-    /// Out while frames are looked at.
-    batch: Option<RxBatch>,
+    /// One for each lane. Out while frames are looked at.
+    batches: Vec<RxBatch>,
+    /// The lane that is looked at first.
+    next: usize,
     frame: Vec<u8>,
     posted: bool,
 }
@@ -44,35 +49,59 @@ impl VirtioLink {
             | feature::HOST_TSO4
             | feature::HOST_TSO6;
         let features = plain.features | offloads;
-        let address = VhostUser { ring_size: RING, buffer: LARGEST + 16, features, ..plain };
+        let buffer = LARGEST + 16;
+        let address = VhostUser { ring_size: RING, buffer, features, queues: LANES, ..plain };
         let nic = VirtioNet::connect(&address, patience)?;
-        let [pair] = nic.pairs.as_slice() else { return Err(VirtioError::NotConnected) };
-        let batch = Some(pair.rx.batch());
-        Ok(Self { nic, batch, frame: vec![0; LARGEST], posted: false })
+        let batches = nic.pairs.iter().map(|pair| pair.rx.batch()).collect();
+        Ok(Self { nic, batches, next: 0, frame: vec![0; LARGEST], posted: false })
     }
 
-    /// Hands the frames that are there, a bounded number, to `look`, with whether the sum of what
-    /// is in each is known to be right or not finished yet. How many there were.
-    pub(crate) fn receive(&mut self, mut look: impl FnMut(&mut Self, &[u8], bool)) -> usize {
-        let Some(mut batch) = self.batch.take() else { return 0 };
+    /// Hands the frames that are there, a bounded number, to `look`. Lanes take turns. How many
+    /// there were.
+    pub(crate) fn receive(&mut self, mut look: impl FnMut(&mut Self, &[u8], Arrived)) -> usize {
+        let mut batches = std::mem::take(&mut self.batches);
         let mut frame = std::mem::take(&mut self.frame);
-        let count = self.nic.pairs.first_mut().map_or(0, |pair| pair.rx.poll(&mut batch, BATCH));
+        let (lanes, mut total) = (batches.len(), 0);
+        for _ in 0..lanes {
+            let lane = self.next;
+            self.next = (lane + 1) % lanes;
+            if let Some(batch) = batches.get_mut(lane) {
+                let most = BATCH.1.min(BATCH.0 - total);
+                total += self.receive_from(lane, batch, &mut frame, most, &mut look);
+            }
+            if total == BATCH.0 {
+                break;
+            }
+        }
+        (self.batches, self.frame) = (batches, frame);
+        total
+    }
+
+    /// The same of one lane.
+    fn receive_from(
+        &mut self,
+        lane: usize,
+        batch: &mut RxBatch,
+        frame: &mut [u8],
+        most: usize,
+        look: &mut impl FnMut(&mut Self, &[u8], Arrived),
+    ) -> usize {
+        let count = self.nic.pairs.get_mut(lane).map_or(0, |pair| pair.rx.poll(batch, most));
         for n in 0..count {
-            let Some((place, pair)) = batch.frames().get(n).copied().zip(self.nic.pairs.first())
+            let Some((place, pair)) = batch.frames().get(n).copied().zip(self.nic.pairs.get(lane))
             else {
                 break;
             };
-            let header = pair.rx.header(&batch, place);
+            let header = pair.rx.header(batch, place);
             let trusted = header.flags & (HDR_F_NEEDS_CSUM | HDR_F_DATA_VALID) != 0;
-            let len = pair.rx.read(&batch, place, 0, &mut frame);
+            let len = pair.rx.read(batch, place, 0, frame);
             if let Some(bytes) = frame.get(..len.min(place.len)) {
-                look(self, bytes, trusted);
+                look(self, bytes, Arrived { lane, trusted });
             }
         }
-        if let Some(pair) = self.nic.pairs.first_mut() {
-            pair.rx.release(&mut batch);
+        if let Some(pair) = self.nic.pairs.get_mut(lane) {
+            pair.rx.release(batch);
         }
-        (self.batch, self.frame) = (Some(batch), frame);
         count
     }
 
@@ -87,7 +116,9 @@ impl VirtioLink {
 
     /// States what we wait for: frames, or room. False: something is there already.
     pub(crate) fn arm(&mut self, tx: bool) -> bool {
-        matches!(self.nic.prepare_wait(Interest { rx: !tx, tx }), Prepared::Sleep(_))
+        // What we send goes by the first pair.
+        let interest = |pair| Interest { rx: !tx, tx: tx && pair == 0 };
+        matches!(self.nic.prepare_wait_for(interest), Prepared::Sleep(_))
     }
 
     /// Takes the wishes back; `bits`: which of [`Self::watched`] could be read.

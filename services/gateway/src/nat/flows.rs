@@ -137,10 +137,6 @@ pub(crate) struct Nat {
 /// Numbers of descriptors in epoll below this one are the process's.
 pub(crate) const FIRST: u64 = 1 << 20;
 
-fn random() -> u64 {
-    getrandom::u64().unwrap_or_default()
-}
-
 impl Nat {
     /// No flows yet. `descriptors`: how many this process may have.
     pub(crate) fn new(descriptors: u64) -> io::Result<Self> {

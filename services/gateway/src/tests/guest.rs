@@ -8,7 +8,7 @@ use vmlan_config::gateway::{FromGateway, Setup};
 
 use crate::fuzz::{Frames, GUEST, GUEST6, NIC, OWN, datagram};
 use crate::gateway::Gateway;
-use crate::link::{self, Inner, Ip, Mac};
+use crate::link::{self, Arrived, Inner, Ip, Mac};
 
 /// A LAN with one gateway.
 pub(super) struct Lan {
@@ -40,7 +40,7 @@ impl Lan {
     /// A frame of a guest's.
     pub(super) fn put(&mut self, frame: &[u8]) {
         let now = self.time();
-        self.gateway.frame(frame, false, &mut self.frames, now);
+        self.gateway.frame(frame, Arrived::default(), &mut self.frames, now);
         self.turn();
     }
 

@@ -12,7 +12,7 @@ use vmlan_config::gateway::{Dns, FromGateway, Network6, Setup};
 
 use super::guest::{FIRST, Lan, nic, packet};
 use crate::fuzz::{GUEST6, OWN, datagram};
-use crate::link::{self, Mac, Packet, ndisc};
+use crate::link::{self, Arrived, Mac, Packet, ndisc};
 
 const LAN: Network6 = Network6 { first: Ipv6Addr::new(0xfd00, 0x77, 0, 0, 0, 0, 0, 0) };
 const NOBODY: Ipv6Addr = Ipv6Addr::UNSPECIFIED;
@@ -151,7 +151,8 @@ fn the_gateway_is_found_and_nobody_else_answers_in_its_name() {
     refused(&mut lan, &name, "foreign-source");
     let mut empty = asks(FIRST, GUEST6, LAN.gateway());
     empty[79] = 0;
-    lan.gateway.frame(&empty, true, &mut lan.frames, smoltcp::time::Instant::ZERO);
+    let arrived = Arrived { trusted: true, ..Arrived::default() };
+    lan.gateway.frame(&empty, arrived, &mut lan.frames, smoltcp::time::Instant::ZERO);
     assert_eq!(lan.take().len(), 0, "an option of no length does not hang it");
 }
 

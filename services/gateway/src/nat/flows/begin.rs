@@ -9,8 +9,8 @@ use smoltcp::wire::{TcpPacket, UdpPacket};
 use vmlan_config::gateway::{Dns, Protocol};
 
 use super::{
-    Body, EPHEMERAL, Flow, Io, Key, LARGE, MEMORY, Nat, To, give_back, no_socket, random,
-    refuse_segment, tell_unreachable, watch, with_number,
+    Body, EPHEMERAL, Flow, Io, Key, LARGE, MEMORY, Nat, To, give_back, no_socket, refuse_segment,
+    tell_unreachable, watch, with_number,
 };
 use crate::counters::{Counters, Reason};
 use crate::lan::{Kind, PortNo, Whose};
@@ -101,7 +101,7 @@ impl Nat {
                 own.answered();
             });
         })?;
-        let tcp = Tcp::outgoing(host, key.far, ip.packet, (sizes, random()), io.now);
+        let tcp = Tcp::outgoing(host, key.far, ip.packet, (sizes, crate::random()), io.now);
         self.keep_tcp(tcp, key, port, io)
     }
 
@@ -109,7 +109,7 @@ impl Nat {
         let port = self.admit(Kind::Dns, key.mac, io)?;
         let ends = io.ends(key.mac);
         let mut wire = Wire::new(io.link, ends, io.setup.mtu, &mut self.scratch);
-        let names = NamesByTcp::new(key.far, random(), ip.packet, &mut wire, io.now);
+        let names = NamesByTcp::new(key.far, crate::random(), ip.packet, &mut wire, io.now);
         let id = self.add(Body::NamesByTcp(names), key, Kind::Dns, port);
         io.counters.open(Kind::Dns.name());
         self.want_turn(id);
@@ -188,7 +188,7 @@ impl Nat {
         let key = Key { kind: 6, mac, guest, far: own };
         let ends = io.ends(mac);
         let mut wire = Wire::new(io.link, ends, io.setup.mtu, &mut self.scratch);
-        let tcp = Tcp::incoming(host, (own, guest), (sizes, random()), &mut wire, io.now);
+        let tcp = Tcp::incoming(host, (own, guest), (sizes, crate::random()), &mut wire, io.now);
         self.keep_tcp(tcp, key, port, io).ok()?;
         self.keys.get(&key).copied().into_iter().for_each(|id| self.want_turn(id));
         Some(())
@@ -367,7 +367,7 @@ impl Nat {
             Ok(port) => port,
             Err(to) => return to,
         };
-        let id = u16::try_from(random() & 0xffff).unwrap_or_default();
+        let id = u16::try_from(crate::random() & 0xffff).unwrap_or_default();
         match Asked::new(query, question, id, servers, io.now) {
             Ok(asked) => {
                 let id = self.add(Body::Names(asked), key, Kind::Dns, port);

@@ -3,7 +3,7 @@
 use rustix::io::Errno;
 use vmlan_config::gateway::Dns;
 
-use super::{Body, DATAGRAMS, Io, Nat, far, random, tell_unreachable, watch};
+use super::{Body, DATAGRAMS, Io, Nat, far, tell_unreachable, watch};
 use crate::counters::Reason;
 use crate::link::{self, ETHERNET, PIECES};
 use crate::nat::names::Answered;
@@ -55,7 +55,7 @@ impl Nat {
         let mut own = io.stations.allowance(port);
         let number = || {
             let may = own.as_mut().is_some_and(|own| own.spend(now));
-            may.then(|| u16::try_from(random() & 0xffff).unwrap_or_default())
+            may.then(|| u16::try_from(crate::random() & 0xffff).unwrap_or_default())
         };
         let mut wire = Wire::new(io.link, ends, setup.mtu, &mut self.scratch);
         let served = by_tcp.turn((names, &setup.domain, servers), &mut wire, now, number);
