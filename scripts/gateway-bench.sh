@@ -1,12 +1,14 @@
 #!/bin/bash
 # Measures the gateway of a `nat:` port beside a TAP device of the host as the way out, and beside
-# passt's pasta, slirp4netns and gvproxy, those that are installed, in one run: TCP up and down at MTU 1500, in Gbit per CPU second of the service, and
-# request-response. Needs root for namespaces; traffic stays on this machine.
+# passt's pasta, slirp4netns and gvproxy, those that are installed, in one run: TCP up and down at
+# MTU 1500, in Gbit per CPU second of the service, and request-response. Needs root for namespaces;
+# traffic stays on this machine.
 #
 #   scripts/gateway-bench.sh [ROUNDS [SECONDS]]       VMLAN=path of vmlan, GVPROXY=path of gvproxy
 #
-# The guest is Linux' own stack in a network namespace, behind a TAP device with offloads; the server
-# is iperf3 in the namespace of the service. For vmlan `all` counts the switch's CPU time as well.
+# The guest is Linux' own stack in a network namespace, behind a TAP device with offloads; the
+# server is iperf3 in the namespace of the service. For vmlan `all` counts the switch's CPU time as
+# well.
 set -euo pipefail
 
 rounds=${1:-5} seconds=${2:-3}
@@ -21,11 +23,13 @@ measure() {
     [ $way = down ] && option=-R
     before=$(ticks $pids) all=$(ticks $pids $others)
     bits=$(nsenter --net --target "$guest" iperf3 -J -c $server -t "$seconds" $option |
-      python3 -c 'import json, sys; print(json.load(sys.stdin)["end"]["sum_received"]["bytes"] * 8)')
+      python3 -c '
+import json, sys
+print(json.load(sys.stdin)["end"]["sum_received"]["bytes"] * 8)')
     after=$(ticks $pids) all=$(($(ticks $pids $others) - all))
     awk -v n="$name" -v w=$way -v b="$bits" -v t=$((after - before)) -v a=$all -v s="$seconds" \
-      -v hz="$(getconf CLK_TCK)" 'BEGIN { printf "%-12s %-5s %6.2f Gbit/s %7.2f Gbit/CPU s %7.2f all\n",
-        n, w, b / s / 1e9, b / 1e9 / (t > 0 ? t / hz : 1e9), b / 1e9 / (a > 0 ? a / hz : 1e9) }'
+      -v hz="$(getconf CLK_TCK)" 'BEGIN {
+        printf "%-12s %-5s %6.2f Gbit/s %7.2f Gbit/CPU s %7.2f all\n", n, w, b / s / 1e9, b / 1e9 / (t > 0 ? t / hz : 1e9), b / 1e9 / (a > 0 ? a / hz : 1e9) }'
   done
   read -r median p99 < <(nsenter --net --target "$guest" python3 -c "$echo" $server)
   printf '%-12s rr    %6d us median %4d us p99\n' "$name" "$median" "$p99"

@@ -1,8 +1,8 @@
 #!/bin/bash
-# Measures what a guest on a `nat:` LAN notices of a neighbour that floods the gateway: request and
+# What a guest on a `nat:` LAN notices of a neighbour that floods the gateway: request and
 # response of one TCP connection through the gateway, median and p99, and a lease for a NIC that is
-# new, beside each flood, and beside a process that does nothing but spin (`busy`), for a flood costs
-# the sender a core, too.
+# new, beside each flood, and beside a process that does nothing but spin (`busy`), for a flood
+# costs the sender a core, too.
 #
 #   scripts/gateway-floods.sh [ROUNDS [RATE]]       VMLAN=path of vmlan; RATE 0: as fast as it can
 #   KEYS=broadcast_frames=1000 scripts/gateway-floods.sh   with a policy at the hostile port
@@ -48,7 +48,8 @@ def udp(to, source_port, port, body):
     return ether(summed(17, to, head + body, 6))
 
 def syn(port):
-    head = struct.pack("!HHIIBBHHH", 1024 + port, 7, random.getrandbits(32), 0, 0x50, 2, 65535, 0, 0)
+    number = random.getrandbits(32)
+    head = struct.pack("!HHIIBBHHH", 1024 + port, 7, number, 0, 0x50, 2, 65535, 0, 0)
     return ether(summed(6, server, head, 16))
 
 def name(i):
@@ -68,8 +69,9 @@ def echo(i):
     return ether(ip(1, router, body[:2] + struct.pack("!H", total(body)) + body[4:]))
 
 def who_has(i):
-    return ether(struct.pack("!HHBBH6s4s6s4s", 1, 0x800, 6, 4, 1, b"\x52\x54\0\0\0\x66", own, bytes(6),
-                             router), b"\xff" * 6, kind=0x806)
+    sender = b"\x52\x54\0\0\0\x66" + own
+    head = struct.pack("!HHBBH", 1, 0x800, 6, 4, 1)
+    return ether(head + sender + bytes(6) + router, b"\xff" * 6, kind=0x806)
 
 floods = {
     "udp-flows": lambda i: udp(server, 1024 + i, 9, b"x" * 18),
@@ -111,13 +113,14 @@ for round in $(seq "$rounds"); do
     esac
     ended+=($other)
     sleep 0.5
-    read -r median p99 < <(nsenter --net --target "$ours" python3 -c "$echo" $server) || median=0 p99=0
+    read -r median p99 < <(nsenter --net --target "$ours" python3 -c "$echo" $server) ||
+      median=0 p99=0
     took=$(lease $((cells++ % 9)))
     [ -z "$other" ] || { kill "$other"; wait "$other" 2>/dev/null || true; }
     sent=
     case $cell in none | busy) ;; *) sent=$(tail -n 1 "$dir/flood.log") ;; esac
-    printf '%d %-10s %6d us median %6d us p99   lease %s ms   %s\n' "$round" "$cell" "$median" "$p99" \
-      "$took" "$sent"
+    printf '%d %-10s %6d us median %6d us p99   lease %s ms   %s\n' "$round" "$cell" "$median" \
+      "$p99" "$took" "$sent"
   done
 done
 "$vmlan" stats --api "$dir/vmlan0.sock" --json | python3 -c '

@@ -1,6 +1,6 @@
-# gateway-lan.sh: for gateway-bench.sh and gateway-floods.sh, which read it. A namespace with servers
-# that stands for the host, and functions that make guests: Linux' own stack in a namespace, behind a
-# TAP device. `own_lan` starts a switch with a gateway and such a guest.
+# gateway-lan.sh: for gateway-bench.sh and gateway-floods.sh, which read it. A namespace with
+# servers that stands for the host, and functions that make guests: Linux' own stack in a namespace,
+# behind a TAP device. `own_lan` starts a switch with a gateway and such a guest.
 # shellcheck shell=bash
 vmlan=$(realpath "${VMLAN:-target/release/vmlan}")
 server=198.51.100.1
@@ -18,7 +18,9 @@ namespace() {
   unshare --net sleep infinity &
   holder=$!
   ended+=("$holder")
-  until [ "$(readlink /proc/$holder/ns/net)" != "$(readlink /proc/self/ns/net)" ]; do sleep 0.05; done
+  until [ "$(readlink /proc/$holder/ns/net)" != "$(readlink /proc/self/ns/net)" ]; do
+    sleep 0.05
+  done
   nsenter --net --target "$holder" ip link set lo up
 }
 

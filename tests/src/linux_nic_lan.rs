@@ -25,12 +25,25 @@ pub enum From {
     Qemu(&'static str),
 }
 
+/// How much is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effort {
+    /// What `make test` has time for: each chapter once, and drivers are reloaded under some
+    /// traffic until each of their options had its turn.
+    Short,
+    /// What `make soak` adds: flows between all, TCP by the size of its window, and so many reloads
+    /// under all the traffic that there can be.
+    Long(u32),
+}
+
 /// All of it. It ends when this is dropped.
 pub struct LinuxNicLan {
     /// Those that it is about.
     pub guests: Vec<(Guest, &'static LinuxNic)>,
     /// How they come by their NICs.
     pub from: From,
+    /// How much is done with them.
+    effort: Effort,
     /// With virtio-net.
     pub virtio: Guest,
     /// With an e1000.
@@ -51,7 +64,7 @@ impl LinuxNicLan {
     ///
     /// # Panics
     /// Without a temporary directory.
-    pub fn start(cards: &[&'static LinuxNic], from: From) -> Result<LinuxNicLan> {
+    pub fn start(cards: &[&'static LinuxNic], from: From, effort: Effort) -> Result<LinuxNicLan> {
         let temporary = tempfile::Builder::new().prefix("vmlan-nics.").tempdir();
         let temporary = temporary.expect("a temporary directory");
         let dir = temporary.path();
@@ -87,7 +100,7 @@ impl LinuxNicLan {
         let mut next = || booted.next().expect("as many as were booted");
         let (e1000, virtio) = (next(), next());
         let guests = cards.iter().map(|card| (next(), *card)).collect();
-        Ok(LinuxNicLan { guests, from, virtio, e1000, switch, host, _dir: temporary })
+        Ok(LinuxNicLan { guests, from, effort, virtio, e1000, switch, host, _dir: temporary })
     }
 
     /// Everybody, for the chapters about one of the guests.
@@ -140,23 +153,23 @@ fn address(dir: &Path, name: &str, number: u8, keys: &str) -> String {
     format!("{name}=vfio-user:{},{keys},mac={mac}", place.display())
 }
 
-/// All chapters, and `more` of them, for each of these cards; then drivers come and go `reloads`
-/// times, and the guests reboot.
+/// All chapters, and `more` of them, for each of these cards; then drivers come and go, and the
+/// guests reboot.
 ///
 /// # Errors
 /// As [`LanHost::sh`], and what the chapters find.
 pub fn everything(
     cards: &[&'static LinuxNic],
     from: From,
-    reloads: u32,
+    effort: Effort,
     more: fn(&mut LinuxNicSuite<'_>) -> Result<()>,
 ) -> Result<()> {
     let since = Instant::now();
-    let mut lan = LinuxNicLan::start(cards, from)?;
+    let mut lan = LinuxNicLan::start(cards, from, effort)?;
     println!("  guests booted in {:.1?}", since.elapsed());
     let each = |at| chapters(&mut lan, at, more);
     let end = (0..cards.len()).try_for_each(each).and_then(|()| {
-        chapter("reload", || reload(&mut lan, reloads))?;
+        chapter("reload", || reload(&mut lan))?;
         chapter("reboot", || reboot(&mut lan))
     });
     if end.is_err() {
@@ -171,21 +184,24 @@ fn chapters(
     more: fn(&mut LinuxNicSuite<'_>) -> Result<()>,
 ) -> Result<()> {
     let (card, from) = (lan.guests[at].1, lan.from);
+    let long = lan.effort != Effort::Short;
     println!(" {}", card.name);
     let mut scene = lan.scene(at);
     chapter("driver", || driver(&mut scene))?;
     chapter("every pair", || scene.every_pair())?;
     chapter("statistics", || scene.statistics())?;
-    chapter("offloads on", || scene.traffic(true))?;
+    chapter("offloads on", || scene.traffic(true, long || !card.brief))?;
     if card.brief {
         more(&mut scene)?;
         scene.no_complaints()?;
         return lan.switch.alive();
     }
     if !card.offloads.is_empty() {
-        chapter("offloads off", || scene.traffic(false))?;
+        chapter("offloads off", || scene.traffic(false, long))?;
     }
-    chapter("windows", || scene.windows())?;
+    if long {
+        chapter("windows", || scene.windows())?;
+    }
     if card.cuts {
         chapter("segmentation offload", || scene.unsegmented())?;
     }
@@ -231,14 +247,22 @@ fn last(ip: &str) -> u8 {
     ip.rsplit('.').next().and_then(|n| n.parse().ok()).expect("an address")
 }
 
+/// No driver has more options to try.
+const SHORT_RELOADS: u32 = 3;
+
 /// The drivers go and come while frames for everybody arrive, and while the guests themselves send
 /// whenever they can.
-fn reload(lan: &mut LinuxNicLan, times: u32) -> Result<()> {
-    let every = Duration::from_millis(2);
+fn reload(lan: &mut LinuxNicLan) -> Result<()> {
+    // Each frame for everybody costs each guest an interrupt, which under TCG is most of the time.
+    let (times, every, pause) = match lan.effort {
+        Effort::Short => (None, Duration::from_millis(10), "0.02"),
+        Effort::Long(times) => (Some(times), Duration::from_millis(2), "0.005"),
+    };
     guest_tools::generate(&mut lan.virtio, "ff:ff:ff:ff:ff:ff", "10.77.0.255", 60, every)?;
     let other = lan.virtio.ip().to_owned();
     lan.all(|guest, card| {
-        let pings = format!("while :; do ping -q -i 0.005 -c 100 {other}; usleep 10000; done");
+        let times = times.unwrap_or(SHORT_RELOADS);
+        let pings = format!("while :; do ping -q -i {pause} -c 100 {other}; usleep 10000; done");
         guest.background(&format!("sh -c '{pings}'"))?;
         let since = Instant::now();
         for time in 1..=times {

@@ -1,9 +1,9 @@
-//! Linux guests with their stock e1000e driver: with four CPUs and MSI-X, and with mapped
+//! Linux guests with their stock e1000e driver: with two CPUs and MSI-X, and with mapped
 //! doorbells.
 
 use vmlan_tests::{
     LanHost, Result, connectivity, linux_nic,
-    linux_nic_lan::{From, everything},
+    linux_nic_lan::{Effort, From, everything},
     linux_nic_suite::{LinuxNicSuite, chapter},
 };
 
@@ -42,11 +42,11 @@ const CARDS: [&linux_nic::LinuxNic; 2] = [&linux_nic::E1000E, &linux_nic::E1000E
 
 #[test]
 fn stock_driver() -> Result<()> {
-    everything(&CARDS, From::Switch, 6, more)
+    everything(&CARDS, From::Switch, Effort::Short, more)
 }
 
 #[test]
 #[ignore = "for minutes: reloads the driver a hundred times"]
 fn many_reloads() -> Result<()> {
-    everything(&CARDS, From::Switch, 100, more)
+    everything(&CARDS, From::Switch, Effort::Long(100), more)
 }

@@ -115,7 +115,7 @@ fn guests_outlive(ends: Ends) -> Result<()> {
 
 #[test]
 fn guests_outlive_the_switch() -> Result<()> {
-    guests_outlive((3, 5))
+    guests_outlive((2, 3))
 }
 
 #[test]

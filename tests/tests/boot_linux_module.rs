@@ -39,7 +39,7 @@ fn a_guest_drives_its_nic_by_the_module() -> Result<()> {
         connectivity::offloads(&mut lan.e1000, true)?;
         chapter("techniques", || techniques(lan))?;
         chapter("accesses", || accesses(lan))?;
-        chapter("offloads on", || lan.scene().traffic(true))?;
+        chapter("offloads on", || lan.scene().traffic(true, true))?;
         chapter("VLAN", || lan.scene().vlan())?;
         chapter("jumbo frames", || lan.scene().jumbo(false))?;
         chapter("reload", || reload(lan, 5))?;
@@ -56,8 +56,8 @@ fn everything_that_the_stock_driver_shows() -> Result<()> {
             println!("  with {techniques}");
             load(&mut lan.e1000, MODULE, techniques)?;
             chapter("every pair", || lan.scene().every_pair())?;
-            chapter("offloads on", || lan.scene().traffic(true))?;
-            chapter("offloads off", || lan.scene().traffic(false))?;
+            chapter("offloads on", || lan.scene().traffic(true, true))?;
+            chapter("offloads off", || lan.scene().traffic(false, true))?;
             connectivity::offloads(&mut lan.e1000, true)?;
             chapter("segmentation offload", || lan.scene().unsegmented())?;
             chapter("link", || lan.scene().link(2))?;

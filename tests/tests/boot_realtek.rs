@@ -2,7 +2,7 @@
 
 use vmlan_tests::{
     LanHost, Result, connectivity, linux_nic,
-    linux_nic_lan::{From, everything},
+    linux_nic_lan::{Effort, From, everything},
     linux_nic_suite::LinuxNicSuite,
 };
 
@@ -40,17 +40,17 @@ const CARDS: [&linux_nic::LinuxNic; 3] =
 
 #[test]
 fn stock_drivers() -> Result<()> {
-    everything(&CARDS, From::Switch, 6, moderation)
+    everything(&CARDS, From::Switch, Effort::Short, moderation)
 }
 
 #[test]
 #[ignore = "for minutes: reloads the drivers a hundred times"]
 fn many_reloads() -> Result<()> {
-    everything(&CARDS, From::Switch, 100, moderation)
+    everything(&CARDS, From::Switch, Effort::Long(100), moderation)
 }
 
 #[test]
 #[ignore = "a control experiment: the same checks on QEMU's own rtl8139"]
 fn the_checks_pass_on_qemu_own_rtl8139() -> Result<()> {
-    everything(&[&linux_nic::QEMU_RTL8139], From::Qemu("rtl8139"), 50, moderation)
+    everything(&[&linux_nic::QEMU_RTL8139], From::Qemu("rtl8139"), Effort::Long(50), moderation)
 }
