@@ -322,8 +322,8 @@ fn flows_stay_on_their_queue() {
 
 #[test]
 fn by_source_a_flood_fills_one_queue_and_room_elsewhere_is_none_for_it() {
-    let mut b = Bench::<NetRx>::new(8, V1);
-    let mut second = Guest::new(&b.guest.map, 0x2000, 8);
+    let mut b = Bench::<NetRx>::new(16, V1);
+    let mut second = Guest::new(&b.guest.map, 0x2000, 16);
     b.net.reset();
     b.net.steer_by_source();
     b.net.set_map(b.guest.map.clone());
