@@ -164,7 +164,8 @@ impl<C: Driven> Machine<C> {
         self.set(CPCR, &C::COMMAND.to_le_bytes());
         self.set(0xda, &[0xff, 0x3f]);
         // The ring of high priority, each other time.
-        let (used, other) = if self.turn % 2 == 0 { (TNPDS, THPDS) } else { (THPDS, TNPDS) };
+        let (used, other) =
+            if self.turn.is_multiple_of(2) { (TNPDS, THPDS) } else { (THPDS, TNPDS) };
         for (at, base) in [(used, self.ring_at(false)), (other, 0), (RDSAR, self.ring_at(true))] {
             self.set(at + 4, &[0; 4]);
             self.set(at, &(base as u32).to_le_bytes());
@@ -336,7 +337,7 @@ impl<C: Driven> Mortal for Machine<C> {
 
     fn send_some(&mut self) {
         (0..4).for_each(|_| self.send());
-        self.set(C::POLL, &[if self.turn % 2 == 0 { 0x40 } else { 0x80 }]);
+        self.set(C::POLL, &[if self.turn.is_multiple_of(2) { 0x40 } else { 0x80 }]);
     }
 
     fn unseen(&self) -> Option<&'static str> {
@@ -351,7 +352,7 @@ impl<C: Driven> Mortal for Machine<C> {
         match random.below(16) {
             0..4 => {
                 (0..=random.below(8)).for_each(|_| self.send());
-                self.set(C::POLL, &[if self.turn % 2 == 0 { 0x40 } else { 0x80 }]);
+                self.set(C::POLL, &[if self.turn.is_multiple_of(2) { 0x40 } else { 0x80 }]);
             }
             4..7 => {
                 let limit = 1 + random.below(40) as usize;
