@@ -15,7 +15,7 @@ use vmlan_tests::chip_guest::ChipGuest;
 use vmlan_tests::chip_loop::add;
 use vmlan_tests::counting_allocator::{Counting, assert_no_allocation, spare_this_thread};
 use vmlan_tests::exchange::TestGuest;
-use vmlan_tests::in_process_lan::{FULL_WAIT, Lan};
+use vmlan_tests::in_process_lan::{FULL_WAIT, Lan, explain_ports};
 use vmlan_tests::numbered::{Progress, frame, mac};
 use vmlan_tests::virtio_guest::VirtioGuest;
 use vmlan_transport::Bus;
@@ -44,7 +44,9 @@ fn rounds<C: Chip>(
             a.receive(|_, _| {});
             let now = take();
             got += now;
-            progress.note(now + (next - begin) as u64, || format!("{got} of {expected}, {round}"));
+            progress.note(now + (next - begin) as u64, || {
+                format!("{got} of {expected}, {round}, sent {next}: {:#?}", explain_ports())
+            });
         }
         assert_eq!(got, expected, "frames of round {round}");
     }
