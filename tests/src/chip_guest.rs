@@ -157,9 +157,6 @@ impl<C: Chip, B: Bus> TestGuest for ChipGuest<C, B> {
     }
 
     fn introduce(&mut self) {
-        // A chip may send the frame as soon as it knows the ring: before posted writes behind that
-        // have told it what to receive.
-        self.settle();
         let hello = frame([0xff; 6], mac(self.id, 0), 0, 60);
         let mut progress = Progress::default();
         while !self.send(Offload::default(), &hello) {
