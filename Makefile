@@ -3,8 +3,8 @@
 CARGO ?= cargo
 export CARGO
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-hosts two-vms static packages try-package test bench bench-short bench-compare \
-	bench-switch bench-peers bench-guests bench-kvm bench-instructions soak
+.PHONY: help demo demo-hosts two-vms static packages try-package test bench bench-short \
+	bench-compare bench-switch bench-peers bench-guests bench-kvm bench-instructions soak
 
 # What `make bench` runs: BENCHES="raw latency" for some of it.
 BENCHES ?= ladder peers paper slides raw latency livelock fairness kvm-analysis attacks
@@ -43,7 +43,7 @@ static: ## vmlan as one file without libraries, to copy into a guest
 packages: ## .deb, .rpm, .tar.gz and an OCI image, of one static program without its laboratory
 	@scripts/packages.sh
 
-try-package: packages ## the .deb in bare Debian 12 and 13, by an ordinary user, with guests (root, 10 minutes)
+try-package: packages ## the .deb in bare Debian 12 and 13, by an ordinary user (root, 10 minutes)
 	@for suite in bookworm trixie; do scripts/try-package.sh $$suite || exit 1; done
 
 test: ## everything CI checks: format, lints, unit, socket and boot tests, bounded fuzzing

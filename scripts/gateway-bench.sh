@@ -29,7 +29,8 @@ print(json.load(sys.stdin)["end"]["sum_received"]["bytes"] * 8)')
     after=$(ticks $pids) all=$(($(ticks $pids $others) - all))
     awk -v n="$name" -v w=$way -v b="$bits" -v t=$((after - before)) -v a=$all -v s="$seconds" \
       -v hz="$(getconf CLK_TCK)" 'BEGIN {
-        printf "%-12s %-5s %6.2f Gbit/s %7.2f Gbit/CPU s %7.2f all\n", n, w, b / s / 1e9, b / 1e9 / (t > 0 ? t / hz : 1e9), b / 1e9 / (a > 0 ? a / hz : 1e9) }'
+        printf "%-12s %-5s %6.2f Gbit/s %7.2f Gbit/CPU s %7.2f all\n", n, w, b / s / 1e9,
+          b / 1e9 / (t > 0 ? t / hz : 1e9), b / 1e9 / (a > 0 ? a / hz : 1e9) }'
   done
   read -r median p99 < <(nsenter --net --target "$guest" python3 -c "$echo" $server)
   printf '%-12s rr    %6d us median %4d us p99\n' "$name" "$median" "$p99"

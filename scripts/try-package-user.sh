@@ -76,7 +76,8 @@ vm() {
 judge() {
   local name=$1
   for _ in $(seq 1800); do ! grep -q ^DONE "$name.log" || break; sleep 0.1; done
-  tr -d '\r' < "$name.log" | grep -oE '(DRIVER|LEASE|ADDRESS|FILE|BYTES|MET) .*' | sed "s/^/  $name: /"
+  tr -d '\r' < "$name.log" | grep -oE '(DRIVER|LEASE|ADDRESS|FILE|BYTES|MET) .*' |
+    sed "s/^/  $name: /"
   grep -q '^BYTES 1000000' "$name.log" || die "$name has not got the file"
 }
 
@@ -92,7 +93,6 @@ call() {
 show "vmlan switch vm1=vhost-user:vm1.sock vm2=vhost-user:vm2.sock net=nat:10.77.0.0/24,forward=..."
 vmlan switch vm1=vhost-user:"$PWD"/vm1.sock vm2=vhost-user:"$PWD"/vm2.sock \
   net=nat:10.77.0.0/24,forward=2222:vm1:22 > switch.log 2>&1 &
-switch=$!
 for _ in $(seq 100); do vmlan port list >/dev/null 2>&1 && break; sleep 0.1; done
 vm vm1 vm2
 vm vm2 vm1
@@ -101,7 +101,6 @@ judge vm2
 grep -q ^MET vm1.log && grep -q ^MET vm2.log || die "the guests have not met"
 call "127.0.0.1:2222 is answered by vm1"
 vmlan lease list
-# Its guests end by themselves when they have no memory of their own to save.
 kill $(jobs -p)
 wait || true
 

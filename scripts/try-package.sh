@@ -2,8 +2,8 @@
 # try-package.sh: what `make try-package` runs for one release of Debian. Installs target/packages'
 # .deb in a bare root, and has an ordinary user without /dev/net/tun and /dev/kvm do what README
 # promises: a switch with `nat:`, QEMU guests (TCG) with a stock DHCP client that get an address, a
-# name and a file from a server outside, meet by name, and are reached by a forward of the host; then
-# the same by `vmlan run`. Each guest says when its driver was up and when it had the file.
+# name and a file from a server outside, meet by name, and are reached by a forward of the host;
+# then the same by `vmlan run`. Each guest says when its driver was up and when it had the file.
 #
 #   scripts/try-package.sh bookworm|trixie [ROOT]      ROOT is made by mmdebstrap if it is not there
 #
@@ -28,11 +28,12 @@ mkdir -p "$root/srv/try"
 cp "$deb" "$root/srv/try/vmlan.deb"
 cp scripts/try-package-user.sh "$root/srv/try/user.sh"
 chroot "$root" sh -c 'apt-get update -qq &&
-  apt-get install -qq -y --no-install-recommends /srv/try/vmlan.deb' >/dev/null 2>&1 ||
+  apt-get install -qq -y --reinstall --no-install-recommends /srv/try/vmlan.deb' >/dev/null 2>&1 ||
   die "apt-get cannot install the package"
 
 # What is mounted and started within ends with it.
-exec unshare --mount --pid --fork --kill-child --net --mount-proc bash -euo pipefail -s "$root" <<'END'
+exec unshare --mount --pid --fork --kill-child --net --mount-proc \
+  bash -euo pipefail -s "$root" <<'END'
 root=$1
 mount -t proc proc "$root/proc"
 mount -t tmpfs -o mode=755 dev "$root/dev"
