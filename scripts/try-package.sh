@@ -28,8 +28,8 @@ mkdir -p "$root/srv/try"
 cp "$deb" "$root/srv/try/vmlan.deb"
 cp scripts/try-package-user.sh "$root/srv/try/user.sh"
 chroot "$root" sh -c 'apt-get update -qq &&
-  apt-get install -qq -y --reinstall --no-install-recommends /srv/try/vmlan.deb' >/dev/null 2>&1 ||
-  die "apt-get cannot install the package"
+  apt-get install -qq -y --reinstall --no-install-recommends /srv/try/vmlan.deb' >"$root/srv/try/apt.log" 2>&1 ||
+  die "apt-get cannot install the package: see $root/srv/try/apt.log"
 
 # What is mounted and started within ends with it.
 exec unshare --mount --pid --fork --kill-child --net --mount-proc \
