@@ -28,7 +28,8 @@ mkdir -p "$root/srv/try"
 cp "$deb" "$root/srv/try/vmlan.deb"
 cp scripts/try-package-user.sh "$root/srv/try/user.sh"
 chroot "$root" sh -c 'apt-get update -qq &&
-  apt-get install -qq -y --reinstall --no-install-recommends /srv/try/vmlan.deb' >"$root/srv/try/apt.log" 2>&1 ||
+  apt-get install -qq -y --reinstall --no-install-recommends /srv/try/vmlan.deb' \
+  >"$root/srv/try/apt.log" 2>&1 ||
   die "apt-get cannot install the package: see $root/srv/try/apt.log"
 
 # What is mounted and started within ends with it.
