@@ -115,9 +115,9 @@ fn plain_frames<C: Chip>(at_a: &Path, at_b: &Path, keys: &str) {
     let mut b = ChipGuest::<C, _>::connect(at_b, 2, keys);
     b.introduce();
     for len in [60, 300, 1514] {
-        let frames = plain(len, 400);
+        let frames = plain(len, 100);
         assert_no_allocation(&format!("frames move, {}{keys}", C::MODEL), |n| {
-            rounds(&mut a, &frames, n, 400, || b.receive(|_, _| {}));
+            rounds(&mut a, &frames, n, 100, || b.receive(|_, _| {}));
         });
     }
 }
