@@ -43,8 +43,9 @@ static: ## vmlan as one file without libraries, to copy into a guest
 packages: ## .deb, .rpm, .tar.gz and an OCI image, of one static program without its laboratory
 	@scripts/packages.sh
 
-try-package: packages ## the .deb in bare Debian 12 and 13, by an ordinary user (root, 10 minutes)
+try-package: packages ## the .deb in bare Debian 12 and 13, and under systemd (root, 15 minutes)
 	@for suite in bookworm trixie; do scripts/try-package.sh $$suite || exit 1; done
+	@scripts/try-systemd.sh
 
 test: ## everything CI checks: format, lints, unit, socket and boot tests, bounded fuzzing
 	@scripts/test.sh

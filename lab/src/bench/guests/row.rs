@@ -185,6 +185,16 @@ pub(super) const ROWS: &[Row] = &[
         )
     },
     module(
+        "itr=2ms",
+        "csb=0 msi=0 moderated=1 itr_us=2000",
+        "interrupts at least 2 ms apart: under TCG a frame alone may take 62 us",
+    ),
+    module(
+        "SC itr=2ms",
+        "csb=0 msi=0 moderated=1 itr_us=2000 send_combining=1 sc_us=4000",
+        "send combining with that, for 4 ms at most",
+    ),
+    module(
         "SC-0",
         "csb=0 msi=0 send_combining=1",
         "send combining without moderation (the paper's figure 10)",
