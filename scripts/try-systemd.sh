@@ -5,7 +5,8 @@
 #
 #   scripts/try-systemd.sh [ROOT]      ROOT: default /var/tmp/vmlan-trixie
 #
-# Needs root (mkfs.ext4 -d reads files of others), QEMU and 3 GB of disk; a few minutes.
+# Needs root (mkfs.ext4 -d reads files of others), QEMU, 3 GB of disk, and a core of its own for
+# a few minutes: a driver gives its NIC up after 5 s, and under TCG a restart takes 3.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 root=${1:-${TMPDIR:-/var/tmp}/vmlan-trixie}

@@ -61,6 +61,8 @@ pub(super) fn run(args: GatewayArgs) -> Result<(), Failure> {
     if args.line {
         let line = std::io::stdin().as_fd().try_clone_to_owned();
         let line = line.map_err(|e| Failure::Failed(format!("no line to a switch: {e}")))?;
+        // It was started by its file's name in /proc, which `ps` would show.
+        let _ = rustix::thread::set_name(c"vmlan-gateway");
         return serve(line, seal).map_err(|e| failed(&e));
     }
     let setup = setup(args)?;
