@@ -439,7 +439,8 @@ impl LinuxNicSuite<'_> {
 
     /// The driver has not complained since its log was last looked at.
     pub fn no_complaints(&mut self) -> Result<()> {
-        let troubles = self.guest.sh(&format!("dmesg | grep -E '{TROUBLES}' || true"))?;
+        let troubles = format!("dmesg | grep -E -B20 -A20 '{TROUBLES}' | tail -n 80");
+        let troubles = self.guest.sh(&troubles)?;
         assert!(troubles.is_empty(), "the driver complained: {troubles}");
         Ok(())
     }

@@ -228,10 +228,12 @@ impl Boot {
         all.extend(words(&["-chardev", &agent, "-serial", "chardev:agent"]));
         all.extend(words(&["-kernel", &image.kernel.to_string_lossy()]));
         all.extend(words(&["-initrd", &image.initramfs.to_string_lossy()]));
-        // On a busy host a guest may find its timer's interrupt late, and gives up on it. A sixth
-        // of a boot under TCG would be the kernel's tests of its own ciphers.
+        // On a busy host a guest may find its timer's interrupt late, and gives up on it, or its
+        // own processors stalled, and complains. A sixth of a boot under TCG would be the kernel's
+        // tests of its own ciphers.
         let append = "console=ttyS0 quiet panic=-1 mitigations=off random.trust_cpu=on \
-                      no_timer_check cryptomgr.notests";
+                      no_timer_check rcupdate.rcu_cpu_stall_suppress=1 nowatchdog \
+                      cryptomgr.notests";
         let iommu = if self.iommu { " intel_iommu=on iommu=pt" } else { "" };
         all.extend(words(&["-append", &format!("{append}{iommu} {}", self.append)]));
         if self.iommu {
