@@ -133,8 +133,8 @@ impl Keeper {
     }
 
     /// A keeper that has served a switch which has died: `line` is that one's end of its line, and
-    /// `listener` listens, if it has one. Of its connections `sock` is kept on, in the slot that it has. A keeper
-    /// that has ended, or hangs, is replaced.
+    /// `listener` listens, if it has one. Of its connections `sock` is kept on, in the slot that it
+    /// has. A keeper that has ended, or hangs, is replaced.
     ///
     /// # Errors
     /// There is none to be had.

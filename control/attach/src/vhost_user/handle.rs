@@ -106,8 +106,8 @@ impl VhostUser {
         self.standing.outlives()
     }
 
-    /// Leaves the front end to the next switch, if it is held: no worker may be in the port. What is
-    /// called of this handle afterwards does nothing.
+    /// Leaves the front end to the next switch, if it is held: no worker may be in the port. What
+    /// is called of this handle afterwards does nothing.
     pub fn hand_over(&mut self) {
         if !self.is_held() {
             return;

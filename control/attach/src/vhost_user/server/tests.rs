@@ -217,8 +217,8 @@ fn say(world: &World, said: Said, n: usize) {
     send(world.front.as_fd(), &bytes, fd.as_ref().map(AsFd::as_fd)).unwrap();
 }
 
-/// Dies at the so-manieth point of all, and the next at the so-manieth of its own; 0: it lives. What
-/// is left, and whether the first has lived.
+/// Dies at the so-manieth point of all, and the next at the so-manieth of its own; 0: it lives.
+/// What is left, and whether the first has lived.
 fn run(list: Vec<Said>, points: [u32; 2]) -> (World, bool) {
     let mut world = World::new();
     for (n, said) in list.into_iter().enumerate() {

@@ -118,7 +118,8 @@ impl Session {
     }
 
     /// The front end of a switch that has died is connected to `port`. All that it has set up goes
-    /// the way that it went at first. With `done_before` the switch has carried out the next request.
+    /// the way that it went at first. With `done_before` the switch has carried out the next
+    /// request.
     ///
     /// # Errors
     /// What would have been refused at first.
