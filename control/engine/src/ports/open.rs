@@ -118,10 +118,9 @@ impl Opened {
             return Ok(Self::Given(port));
         }
         let path = PathBuf::from(address.place());
-        let label = format!("port {name}");
+        let (label, hold) = (format!("port {name}"), holding.hold.clone());
         match address.spec() {
             Spec::VhostUser(spec) => {
-                let hold = holding.hold.clone();
                 let config = vhost_user::Config { hold, ..vhost_user(name, path, spec) };
                 let opened = match holding.found.remove(&label) {
                     Some(held) => vhost_user::adopt(config, &held, changed.clone()),
@@ -130,7 +129,6 @@ impl Opened {
                 opened.map(Self::Vm).map_err(|e| error_chain(&e))
             }
             Spec::VfioUser(spec) => {
-                let hold = holding.hold.clone();
                 let config = vfio_user::Config { hold, ..vfio_user(name, path, spec) };
                 let opened = match holding.found.remove(&label) {
                     Some(held) => vfio_user::adopt(config, &held, changed.clone()),
