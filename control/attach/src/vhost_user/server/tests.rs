@@ -186,6 +186,8 @@ fn script() -> Vec<Said> {
         (Request::SetFeatures, words(&[features]), None),
         (Request::AddMemReg, words(&[0, 0, SIZE, 0, 0]), ram()),
         (Request::AddMemReg, words(&[0, 1 << 30, SIZE, 1 << 30, SIZE]), ram()),
+        // It overlaps, and is refused.
+        (Request::AddMemReg, words(&[0, SIZE / 2, SIZE, SIZE / 2, 0]), ram()),
         (Request::NetSetMtu, words(&[1500]), None),
     ];
     for ring in 0..2u64 {
@@ -370,6 +372,24 @@ fn what_is_held_is_checked_like_messages() {
         let session = Session::adopt(port, 1, Files::Ram, record.setup, false);
         assert!(session.is_err(), "{request:?}");
     }
+}
+
+/// Queues that nobody has used since the layout was another one, as of firmware after an operating
+/// system.
+#[test]
+fn what_another_layout_has_left_is_no_reason_to_hang_up() {
+    let features = |bits: u64| words(&[super::super::FEATURES & !(1 << 26) & !bits]);
+    let list = vec![
+        (Request::SetProtocolFeatures, words(&[protocol::OFFERED]), None),
+        (Request::SetFeatures, features(0), None),
+        (Request::SetVringNum, words(&[100 << 32]), None),
+        (Request::SetVringBase, words(&[0x8001_8001 << 32]), None),
+        (Request::SetFeatures, features(1 << 34), None),
+    ];
+    let (mut world, _) = run(list, [0, 0]);
+    world.next();
+    world.go_on();
+    assert!(world.server.served.is_some() && !world.replies().1);
 }
 
 /// Switches that die one after the other of a front end: the fourth hangs up on it.
