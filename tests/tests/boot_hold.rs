@@ -118,6 +118,50 @@ fn guests_outlive_the_switch() -> Result<()> {
     guests_outlive((2, 3))
 }
 
+/// Guests on vhost-user ports whose QEMU never connects again, one with split virtqueues and one
+/// with packed ones: their connections are held.
+#[test]
+fn virtio_guests_outlive_the_switch() -> Result<()> {
+    let dir = tempfile::Builder::new().prefix("vmlan-hold.").tempdir().expect("a directory");
+    let dir = dir.path();
+    let image = Image::build(dir)?;
+    let port = |name: &str| format!("{name}=vhost-user:{}", dir.join(name).display());
+    let words = ["--hold-for=60".to_owned(), port("s1"), port("p2")];
+    let mut switch = Switch::start(dir, None, &words)?;
+    let boot = |name: &str, n| Boot::new(name, n).vhost_user_once(&dir.join(name));
+    let [one, two] = Guest::boot(&image, dir, [boot("s1", 1), boot("p2", 2).packed()])?;
+    let guests = &mut [one, two][..];
+    let streams = [(0, 1, 7001), (1, 0, 7010)];
+    let ip = guests[1].ip().to_owned();
+    connectivity::reaches(&mut guests[0], &ip)?;
+    streams::start(&mut hosts(guests), &streams)?;
+    streams::flow(&mut hosts(guests), &streams, "at first")?;
+    let list = switch.ask(&["port", "list", "--json"])?;
+    assert!(["split", "packed"].iter().all(|layout| list.contains(layout)), "{list}");
+    let before = kept(&switch);
+    let carriers = "cat /sys/class/net/eth0/carrier_changes";
+    let carriers = |guests: &mut [Guest]| -> Result<Vec<_>> {
+        guests.iter_mut().map(|guest| guest.sh(carriers)).collect()
+    };
+    let seen = carriers(guests)?;
+    for times in 1..=4 {
+        if times == 1 {
+            assert_eq!(switch.terminate()?, Some(0));
+        } else {
+            switch.kill9();
+        }
+        switch.restart()?;
+        switch.answering()?;
+        streams::flow(&mut hosts(guests), &streams, &format!("after end {times}"))?;
+    }
+    let list = switch.ask(&["port", "list", "--json"])?;
+    assert_eq!(list.matches("adopted 4 times").count(), 2, "{list}");
+    assert_eq!(carriers(guests)?, seen, "a guest's link has fallen");
+    assert_eq!(complaints(guests)?.trim(), "", "a guest has noticed");
+    assert_kept(&switch, &before);
+    streams::compare(&mut hosts(guests), &streams)
+}
+
 #[test]
 #[ignore = "soak: a quarter of an hour"]
 fn guests_outlive_a_hundred_deaths() -> Result<()> {

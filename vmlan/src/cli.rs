@@ -126,15 +126,13 @@ enum Command {
     Stats(stats::StatsArgs),
     /// End a running switch, and wait until it has ended
     ///
-    /// VMs with an emulated NIC are left to the next switch as they are if it was started with
-    /// --hold-for.
+    /// VMs are left to the next switch as they are if it was started with --hold-for.
     #[command(after_help = "Example:\n  vmlan stop\n  vmlan stop --for-good")]
     Stop(stop::StopArgs),
     /// Put another release in the place of a running switch that was started with --hold-for
     ///
     /// It is started as the running one was, and checks its configuration beside it. Whatever is
-    /// wrong then leaves the running one as it is. No driver of an emulated NIC notices more than a
-    /// pause.
+    /// wrong then leaves the running one as it is. No driver in a VM notices more than a pause.
     #[command(after_help = "Example:\n  vmlan upgrade\n  vmlan upgrade --binary ./vmlan-new")]
     Upgrade(upgrade::UpgradeArgs),
     /// Tell what happens in a running switch, as it happens

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use vmlan_keeper::{Descriptor, KeeperError, Kept, MAX_FDS};
 
+use crate::death::point;
 use crate::journal::{Journal, Phase};
 use crate::poll::{Wait, poll};
 use crate::send_recv::{peek, recv, send};
@@ -218,7 +219,7 @@ impl<F: Framing> Connection<F> {
     /// taken for its own.
     fn fill(&mut self, goal: usize, now: Instant) -> Result<bool, ConnectionError> {
         if self.journal.is_some() {
-            return self.look(now);
+            return self.look(goal, now);
         }
         if self.start > 0 {
             self.buf.copy_within(self.start..self.end, 0);
@@ -281,16 +282,19 @@ impl<F: Framing> Connection<F> {
         self.control || control && self.start > 0
     }
 
-    /// [`Connection::fill`] with a journal: peeks, as nothing is taken before it was answered. What
-    /// is not whole is looked at anew.
-    fn look(&mut self, now: Instant) -> Result<bool, ConnectionError> {
+    /// [`Connection::fill`] with a journal: peeks, as nothing is taken before it was answered. The
+    /// kernel does not look past descriptors, behind which the rest of their message may be: then
+    /// the next look goes on there.
+    fn look(&mut self, goal: usize, now: Instant) -> Result<bool, ConnectionError> {
         if self.start > 0 {
             return Ok(false);
         }
-        let half = self.end;
-        self.forget();
-        set_peek_offset(self.sock.as_fd(), 0)?;
-        let seen = match peek(self.sock.as_fd(), &mut self.buf) {
+        let from = self.end;
+        let limit = if self.fds.is_empty() { self.buf.len() } else { goal };
+        let free = self.buf.get_mut(from..limit).unwrap_or_default();
+        let place = i32::try_from(from).map_err(|_| ConnectionError::Unknown)?;
+        set_peek_offset(self.sock.as_fd(), place)?;
+        let seen = match peek(self.sock.as_fd(), free) {
             Ok(seen) => seen,
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(false),
             Err(e) if e.kind() == io::ErrorKind::Interrupted => return Ok(false),
@@ -299,21 +303,22 @@ impl<F: Framing> Connection<F> {
         if seen.bytes == 0 {
             return Err(ConnectionError::Closed);
         }
-        self.end = seen.bytes;
+        self.end += seen.bytes;
         self.started.get_or_insert(now);
-        if seen.bytes == half {
-            return Ok(false);
-        }
-        self.shown_fds = seen.fds;
-        if seen.fds {
-            set_peek_offset(self.sock.as_fd(), 0)?;
-            let shown = self.buf.get_mut(..seen.bytes).unwrap_or_default();
+        // A peek that ends where descriptors begin says that it has seen them: they are the next
+        // message's, if this one has its own.
+        self.shown_fds |= seen.fds;
+        if seen.fds && self.fds.is_empty() {
+            set_peek_offset(self.sock.as_fd(), place)?;
+            let shown = free.get_mut(..seen.bytes).unwrap_or_default();
             let taken = self.sock.peek(shown, &mut self.fds)?;
             if taken.truncated || self.fds.len() > MAX_FDS {
                 return Err(ConnectionError::LostFds);
             }
-            (self.end, self.fds_end) = (taken.bytes, taken.bytes);
+            self.end = from + taken.bytes;
+            self.fds_end = self.end;
         }
+        point();
         self.journal.iter().for_each(|journal| journal.set_shown(self.end));
         Ok(true)
     }
@@ -359,19 +364,26 @@ impl<F: Framing> Connection<F> {
         let answered = self.control || !replies.is_empty();
         if answered {
             journal.begin(self.end, taken, self.control.into());
+            point();
             if fd.is_some() {
                 journal.passing();
+                point();
                 self.write(replies, fd, waker)?;
             } else {
                 journal.post(replies)?;
             }
+            point();
             journal.answered();
+            point();
             self.deliver(journal, waker)?;
+            point();
         }
         let through_keeper = self.shown_fds;
         self.consume(taken, through_keeper)?;
+        point();
         self.done = self.done.saturating_sub(taken);
         self.journal.iter().for_each(|journal| journal.set_left(self.done));
+        point();
         if answered {
             self.journal.iter().for_each(Journal::taken);
         }
@@ -431,15 +443,19 @@ impl<F: Framing> Connection<F> {
             Phase::Answered { peeked, taken } => {
                 // If we die before all is taken, an empty pipe is none that was not filled.
                 journal.answered();
+                point();
                 self.deliver(journal, waker)?;
+                point();
                 let place = peek_offset(self.sock.as_fd())?;
                 let gone = peeked.checked_sub(place).ok_or(ConnectionError::Unknown)?;
                 let left = taken.checked_sub(gone).filter(|left| *left <= self.buf.len());
                 self.consume(left.ok_or(ConnectionError::Unknown)?, true)?;
+                point();
                 let place = peek_offset(self.sock.as_fd())?;
                 if let Some(journal) = &self.journal {
                     self.done = journal.done(place);
                     journal.set_left(self.done);
+                    point();
                     journal.taken();
                 }
             }

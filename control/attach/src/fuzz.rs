@@ -186,7 +186,7 @@ impl World {
         let number = message.header.number;
         let port = &self.port;
         let session =
-            self.session.get_or_insert_with(|| Session::new(Arc::clone(port), 2, Files::Ram));
+            self.session.get_or_insert_with(|| Session::new(Arc::clone(port), 2, Files::Ram, true));
         let outcome = session.handle(message);
         let has_reply = Request::from_number(number).is_some_and(Request::has_reply);
         let answered = outcome.reply.is_some() || outcome.hang_up;

@@ -96,20 +96,21 @@ impl Journal {
     pub fn new() -> io::Result<Self> {
         let file = sealed_memfd(c"vmlan-journal", PAGE as u64)?;
         let (read, write) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
-        Self::adopt(file.into(), [read.into(), write.into()])
+        Self::adopt([file, read, write])
     }
 
-    /// That of a connection whose switch has died.
+    /// That of a connection whose switch has died: the page's file and both ends of the pipe.
     ///
     /// # Errors
     /// They are not what they should be.
-    pub fn adopt(file: Arc<OwnedFd>, out: [Arc<OwnedFd>; 2]) -> io::Result<Self> {
+    pub fn adopt(fds: [OwnedFd; 3]) -> io::Result<Self> {
+        let [file, read, write] = fds.map(Arc::new);
         let size = PAGE as u64;
         let mapping = Mapping::new(file.as_fd(), 0, size).map_err(io::Error::other)?;
         let region = Region::new(0, size, 0, 0, Arc::new(mapping)).map_err(io::Error::other)?;
         let map = Arc::new(Map::new(vec![region], None).map_err(io::Error::other)?);
         let page = map.window(0, PAGE, 8).ok_or(io::ErrorKind::InvalidData)?;
-        Ok(Self { page: Arc::new(page), file, out })
+        Ok(Self { page: Arc::new(page), file, out: [read, write] })
     }
 
     /// The page's file and both ends of the pipe, for [`Journal::adopt`].

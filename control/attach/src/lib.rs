@@ -17,9 +17,11 @@ mod budget;
 mod bytes;
 mod connection;
 mod cpu_budget;
+mod death;
 mod eventfd;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
+mod held;
 mod interrupt_cost;
 mod interrupt_eventfd;
 mod irq_limit;

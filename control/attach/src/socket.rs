@@ -129,8 +129,8 @@ pub enum LostSocket {
     Io(#[from] io::Error),
 }
 
-/// Goes on listening at `path`, whose file is `id`, with the keeper of a switch that has died and
-/// one of its connections.
+/// Goes on with the keeper of a switch that has died and one of its connections, and listening at
+/// `path`, whose file is `id`, if there is a listener.
 ///
 /// # Errors
 /// [`LostSocket`].
@@ -138,9 +138,13 @@ pub fn adopt(
     path: &Path,
     id: (u64, u64),
     line: OwnedFd,
-    listener: OwnedFd,
+    listener: Option<OwnedFd>,
     sock: Option<(u8, OwnedFd)>,
-) -> Result<(Keeper, SocketFile, Option<Kept>), LostSocket> {
+) -> Result<(Keeper, Option<SocketFile>, Option<Kept>), LostSocket> {
+    let Some(listener) = listener else {
+        let (keeper, kept) = Keeper::adopt(line, None, sock)?;
+        return Ok((keeper, None, kept));
+    };
     if !fs::symlink_metadata(path).is_ok_and(|m| (m.dev(), m.ino()) == id) {
         return Err(LostSocket::File);
     }
@@ -149,8 +153,8 @@ pub fn adopt(
     }
     // Whoever looks whose it is finds this process.
     rustix::net::listen(&listener, BACKLOG).map_err(io::Error::from)?;
-    let (keeper, kept) = Keeper::adopt(line, listener, sock)?;
-    Ok((keeper, SocketFile { path: path.to_owned(), id }, kept))
+    let (keeper, kept) = Keeper::adopt(line, Some(listener), sock)?;
+    Ok((keeper, Some(SocketFile { path: path.to_owned(), id }), kept))
 }
 
 impl Drop for SocketFile {

@@ -16,6 +16,14 @@ pub const STACK: usize = 256 << 10;
 /// Longest wait for the thread to end.
 const CLOSE: Duration = Duration::from_millis(800);
 
+/// How long other ports wait until one goes on with the client of a switch that has died, which may
+/// be slow.
+pub const ADOPTION: Duration = Duration::from_millis(300);
+
+/// How long a switch has to live with a client that it went on with. One that dies before that may
+/// have died of it.
+pub const TRIAL: Duration = Duration::from_secs(1);
+
 /// Pause in accepting when the process has no descriptor left: the listener stays readable, and
 /// polling it would spin.
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(500);

@@ -133,18 +133,18 @@ impl Keeper {
     }
 
     /// A keeper that has served a switch which has died: `line` is that one's end of its line, and
-    /// `listener` listens. Of its connections `sock` is kept on, in the slot that it has. A keeper
-    /// that has ended, or hangs, is replaced.
+    /// `listener` listens, if it has one. Of its connections `sock` is kept on, in the slot that it
+    /// has. A keeper that has ended, or hangs, is replaced.
     ///
     /// # Errors
     /// There is none to be had.
     pub fn adopt(
         line: OwnedFd,
-        listener: OwnedFd,
+        listener: Option<OwnedFd>,
         sock: Option<(u8, OwnedFd)>,
     ) -> Result<(Self, Option<Kept>), KeeperError> {
         let keeper = Self(Arc::new(Shared {
-            listener: Some(listener),
+            listener,
             closing: AtomicBool::new(false),
             state: Mutex::default(),
         }));

@@ -45,7 +45,7 @@ pub(super) fn run(args: &StopArgs) -> Result<(), Failure> {
         return print_json(&json!({ "pid": process.pid, "held_for": held }));
     }
     let held = held.map_or_else(String::new, |seconds| {
-        format!("; VMs' emulated NICs are held for {seconds} s, for the next switch")
+        format!("; VMs' NICs are held for {seconds} s, for the next switch")
     });
     print(&format!("stopped: process {}{held}\n", process.pid))
 }

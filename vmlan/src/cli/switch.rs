@@ -38,8 +38,8 @@ pub(super) struct SwitchArgs {
     /// Slots of the forwarding table [default: 131072]
     #[arg(long, value_name = "N")]
     fdb_entries: Option<u32>,
-    /// Hold the connections of VMs with an emulated NIC (vfio-user) for so long if this process
-    /// dies; the next switch with the same API goes on with them [default: they are lost]
+    /// Hold the connections of VMs for so long if this process dies; the next switch with the same
+    /// API goes on with them [default: vfio-user's are lost, vhost-user's made anew]
     #[arg(long, value_name = "SECONDS")]
     hold_for: Option<u32>,
     /// Start the switch anew whenever it dies, by a process that does nothing else. With

@@ -169,8 +169,8 @@ impl OldProgram {
                 "{failed}: it does not start: {why}; the old program serves again (process {pid})"
             ),
             None => format!(
-                "{failed}: it does not start: {why}; nor does the old program again: VMs' emulated \
-                 NICs are held for {} s: start a switch with the same --api",
+                "{failed}: it does not start: {why}; nor does the old program again: VMs' NICs \
+                 are held for {} s: start a switch with the same --api",
                 old.hold_for.unwrap_or_default()
             ),
         })

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use vmlan_keeper::Descriptor;
 use vmlan_ram::Map;
 
-use super::record::Region;
 use crate::bytes::Body;
+use crate::held::record::Region;
 use crate::memory::{Files, Memory, MemoryError, RegionDesc};
 
 /// Regions without a descriptor that are remembered. QEMU has a few: ROMs, video memory, other

@@ -3,9 +3,8 @@
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
-use std::time::Duration;
 
-use vmlan_frame::{Changed, Details, Port, error_chain};
+use vmlan_frame::{Changed, Details, Port};
 use vmlan_keeper::Keeper;
 use vmlan_keeper::hold::Held;
 use vmlan_nic::chip::held::HELD;
@@ -21,25 +20,24 @@ use vmlan_ram::Window;
 use super::area::Area;
 use super::area::Areas;
 use super::fault::PortFault;
-use super::keep::{FoundClient, FoundPort, Keeping, find};
 use super::nic_host::{Mode, NicHost};
 use super::port::VfioUserPort;
 use super::server::Server;
-use super::session::{Chip, MemorySummary};
+use super::session::MemorySummary;
 use super::{Config, Doorbell, Model};
 use crate::AttachError;
+use crate::held::keep::{FoundPort, Keeping, open};
+use crate::held::standing::Standing;
 use crate::interrupt_cost::STUCK_INTERRUPT;
 use crate::memory::UNSHARED;
 use crate::socket::{SocketFile, listen};
 use crate::sys::SharedPages;
+use crate::thread::ADOPTION;
 use crate::thread::PortThread;
 use crate::waker::Waker;
 
 /// Memory without a descriptor that is worth mentioning: less are ROMs.
 pub const MUCH: u64 = 1 << 20;
-
-/// How long other ports wait until one goes on with its client, which may be slow.
-const ADOPTION: Duration = Duration::from_millis(300);
 
 pub struct Shared {
     pub port: Arc<VfioUserPort>,
@@ -48,12 +46,8 @@ pub struct Shared {
     pub link: AtomicBool,
     /// The limit of interrupts per second that is to hold.
     pub irq_rate_max: AtomicU32,
-    /// Switches that the client has outlived, and how its chip has come through the last time.
-    adopted: Mutex<(u32, Chip)>,
-    /// The next switch is to go on with the client.
-    pub leaving: AtomicBool,
-    /// Whether it outlives this one, and if not, why. `None`: nobody wants that.
-    held: Mutex<Option<Result<(), String>>>,
+    /// For the next switch.
+    pub standing: Standing,
 }
 
 impl Shared {
@@ -74,39 +68,6 @@ impl Shared {
             UNSHARED.clone_into(&mut fault.text);
         }
         Some(fault)
-    }
-
-    /// The port is held for the next switch, or is not, and why.
-    pub fn set_held(&self, held: Result<(), String>) {
-        *self.held.lock().unwrap_or_else(PoisonError::into_inner) = Some(held);
-    }
-
-    /// The holder has what the next switch needs.
-    fn outlives(&self) -> bool {
-        matches!(*self.held.lock().unwrap_or_else(PoisonError::into_inner), Some(Ok(())))
-    }
-
-    /// For people: whether the client outlives this switch, and how many it has outlived.
-    fn held(&self) -> Option<String> {
-        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
-        let held = held.map_or_else(|why| format!("no: {why}"), |()| "yes".to_owned());
-        let (times, chip) = *self.adopted.lock().unwrap_or_else(PoisonError::into_inner);
-        let times = match times {
-            0 => return Some(held),
-            1 => "once".to_owned(),
-            n => format!("{n} times, the last one"),
-        };
-        let how = match chip {
-            Chip::Saved => "exactly as it was",
-            Chip::Found => "as it was when its switch was killed",
-            Chip::Reset => "with a reset chip",
-        };
-        Some(format!("{held}; adopted {times} {how}"))
-    }
-
-    /// The client has outlived so many switches.
-    pub fn set_adopted(&self, times: u32, chip: Chip) {
-        *self.adopted.lock().unwrap_or_else(PoisonError::into_inner) = (times, chip);
     }
 
     fn state(&self) -> String {
@@ -154,15 +115,15 @@ impl VfioUser {
             memory: Mutex::default(),
             link: AtomicBool::new(config.link),
             irq_rate_max: AtomicU32::new(config.irq_rate_max),
-            adopted: Mutex::default(),
-            leaving: AtomicBool::new(false),
-            held: Mutex::default(),
+            standing: Standing::default(),
         });
-        let (keeper, file, client) = open(&config, held)?;
+        let (name, what) = (config.port_name(), config.nic());
+        let anew = || listen(config.place()).map(|(keeper, file)| (keeper, Some(file)));
+        let held = (held, config.hold.as_ref());
+        let FoundPort { keeper, file, client } = open(held, &config.path, &name, &what, anew)?;
         let (adopted, wait) = (client.is_some(), mpsc::sync_channel(1));
-        let keeping = config.hold.as_ref().map(|hold| {
-            Keeping::new(Arc::clone(hold), config.port_name(), config.nic(), file.id())
-        });
+        let keeping = config.hold.as_ref();
+        let keeping = keeping.map(|hold| Keeping::new(Arc::clone(hold), name, what, file.as_ref()));
         let server = Server::new(
             &config,
             Arc::clone(&shared),
@@ -181,7 +142,7 @@ impl VfioUser {
             // Ports begin together: none sends before the others can receive.
             let _ = told.recv_timeout(ADOPTION);
         }
-        Ok(Self { shared, thread, keeper, file: Some(file), waker, config })
+        Ok(Self { shared, thread, keeper, file, waker, config })
     }
 
     /// The port with its own type.
@@ -246,7 +207,7 @@ impl VfioUser {
         if port.is_connected() {
             list.push(("memory", memory));
         }
-        list.extend(self.shared.held().map(|held| ("held", held)));
+        list.extend(self.shared.standing.text().map(|held| ("held", held)));
         list
     }
 
@@ -257,7 +218,7 @@ impl VfioUser {
 
     /// The holder has what the next switch needs of it.
     pub fn outlives(&self) -> bool {
-        self.shared.outlives()
+        self.shared.standing.outlives()
     }
 
     /// Leaves the client to the next switch, if it is held: no worker may be in the port. What is
@@ -266,7 +227,7 @@ impl VfioUser {
         if !self.is_held() {
             return;
         }
-        self.shared.leaving.store(true, Ordering::Release);
+        self.shared.standing.leave();
         self.thread.close(&self.config.port_name());
         // Its file stays.
         std::mem::forget(self.file.take());
@@ -274,7 +235,7 @@ impl VfioUser {
 
     /// Begins to close, and waits for nothing: for several ports that are closed together.
     pub fn stop(&mut self) {
-        if self.shared.leaving.load(Ordering::Acquire) {
+        if self.shared.standing.is_leaving() {
             return;
         }
         self.keeper.close();
@@ -293,26 +254,6 @@ impl Drop for VfioUser {
     fn drop(&mut self) {
         self.close();
     }
-}
-
-/// A socket to listen at: that of a switch which has died, if what was `held` of it is of use, with
-/// the client that it had.
-fn open(
-    config: &Config,
-    held: Option<&Held>,
-) -> Result<(Keeper, SocketFile, Option<FoundClient>), AttachError> {
-    if let Some(held) = held {
-        match find(held, &config.path, &config.nic()) {
-            Ok(FoundPort { keeper, file, client }) => return Ok((keeper, file, client)),
-            Err(e) => {
-                let who = config.port_name();
-                log::warn!("{who}: does not go on as it was: {}", error_chain(&e));
-                config.hold.iter().for_each(|hold| drop(hold.forget(&config.port_name())));
-            }
-        }
-    }
-    let (keeper, file) = listen(config.place())?;
-    Ok((keeper, file, None))
 }
 
 /// A NIC, and the memory that some of its registers are in, at the offsets they have in BAR 0.

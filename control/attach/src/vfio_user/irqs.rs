@@ -6,10 +6,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use super::nic_host::{Mode, NicHost};
-use super::record::Interrupt;
 use super::wire::{irq, set_irqs, words};
 use crate::bytes::Body;
 use crate::eventfd::{self, EventFdError};
+use crate::held::record::Interrupt;
 use crate::poll::EdgeWatch;
 use vmlan_keeper::Descriptor;
 use vmlan_nic::chip::{Layout, Nic};

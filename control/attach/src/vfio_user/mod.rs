@@ -24,16 +24,14 @@ mod dma;
 mod fault;
 mod handle;
 mod irqs;
-mod keep;
 mod nic_host;
 mod port;
-mod record;
 mod refusal;
 mod server;
 mod session;
 #[cfg(test)]
 mod tests;
-mod version;
+pub(crate) mod version;
 mod wire;
 
 use std::path::PathBuf;

@@ -12,7 +12,6 @@ use super::dma::{Dma, DmaError, Run};
 use super::irqs::{self, Irqs};
 use super::nic_host::Mode;
 use super::port::VfioUserPort;
-use super::record::{Interrupt, Record};
 use super::refusal::CommandRefusal;
 use super::version::Client;
 use super::wire::{
@@ -21,6 +20,7 @@ use super::wire::{
 use crate::Files;
 use crate::bytes::{Body, widen};
 use crate::connection;
+use crate::held::record::{Interrupt, Record};
 use crate::journal::{COPIED, Journal};
 use vmlan_nic::chip::{Host as _, Layout, Nic, Space};
 

@@ -1,16 +1,19 @@
 //! The handle of a vhost-user port: what its owner calls.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 
 use super::Config;
 use super::port::VhostUserPort;
 use super::server::Server;
 use vmlan_frame::{Changed, Details};
 use vmlan_keeper::Keeper;
+use vmlan_keeper::hold::Held;
 
 use crate::AttachError;
+use crate::held::keep::{FoundPort, Keeping, open};
+use crate::held::standing::Standing;
 use crate::socket::{SocketFile, listen};
-use crate::thread::PortThread;
+use crate::thread::{ADOPTION, PortThread};
 use crate::waker::Waker;
 
 /// A port that a VM plugs into. Dropping it removes the port's socket and ends its thread.
@@ -21,11 +24,16 @@ pub struct VhostUser {
     /// `None`: front ends listen.
     file: Option<SocketFile>,
     details: Arc<Mutex<Details>>,
+    standing: Arc<Standing>,
     config: Config,
 }
 
 impl VhostUser {
-    pub(super) fn start(config: Config, changed: Changed) -> Result<Self, AttachError> {
+    pub(super) fn start(
+        config: Config,
+        held: Option<&Held>,
+        changed: Changed,
+    ) -> Result<Self, AttachError> {
         let waker = Arc::new(Waker::new().map_err(AttachError::Thread)?);
         let port = VhostUserPort::new(Arc::clone(&waker)).map_err(AttachError::Thread)?;
         port.limit().set(config.irq_rate_max);
@@ -33,11 +41,17 @@ impl VhostUser {
             port.both().rx.net.steer_by_source();
         }
         let port = Arc::new(port);
-        let details = Arc::new(Mutex::new(Details::new()));
-        let (keeper, file) = match config.connect {
-            true => (Keeper::new(None).map_err(AttachError::Keeper)?, None),
-            false => listen(config.place()).map(|(keeper, file)| (keeper, Some(file)))?,
+        let (details, standing) = (Arc::new(Mutex::new(Details::new())), Arc::default());
+        let anew = || match config.connect {
+            true => Keeper::new(None).map(|keeper| (keeper, None)).map_err(AttachError::Keeper),
+            false => Ok(listen(config.place()).map(|(keeper, file)| (keeper, Some(file)))?),
         };
+        let (name, what) = (config.port_name(), config.nic());
+        let held = (held, config.hold.as_ref());
+        let FoundPort { keeper, file, client } = open(held, &config.path, &name, &what, anew)?;
+        let keeping = config.hold.as_ref();
+        let keeping = keeping.map(|hold| Keeping::new(Arc::clone(hold), name, what, file.as_ref()));
+        let (adopted, (tell, told)) = (client.is_some(), mpsc::sync_channel(1));
         let server = Server::new(
             &config,
             Arc::clone(&port),
@@ -45,10 +59,16 @@ impl VhostUser {
             Arc::clone(&details),
             Arc::clone(&waker),
             changed,
+            (keeping, Arc::clone(&standing)),
+            client,
         );
-        let thread = PortThread::spawn("vhost-user", waker, move || server.run());
+        let thread = PortThread::spawn("vhost-user", waker, move || server.run(&tell));
         let thread = thread.map_err(AttachError::Thread)?;
-        Ok(Self { port, thread, keeper, file, details, config })
+        if adopted {
+            // Ports begin together: none sends before the others can receive.
+            let _ = told.recv_timeout(ADOPTION);
+        }
+        Ok(Self { port, thread, keeper, file, details, standing, config })
     }
 
     /// The port with its own type.
@@ -72,11 +92,37 @@ impl VhostUser {
         ];
         list.extend(self.config.mac.map(|mac| ("mac", mac.to_string())));
         list.extend(self.details.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned());
+        list.extend(self.standing.text().map(|held| ("held", held)));
         list
+    }
+
+    /// It is held for the next switch.
+    pub fn is_held(&self) -> bool {
+        self.config.hold.is_some()
+    }
+
+    /// The holder has what the next switch needs of it.
+    pub fn outlives(&self) -> bool {
+        self.standing.outlives()
+    }
+
+    /// Leaves the front end to the next switch, if it is held: no worker may be in the port. What
+    /// is called of this handle afterwards does nothing.
+    pub fn hand_over(&mut self) {
+        if !self.is_held() {
+            return;
+        }
+        self.standing.leave();
+        self.thread.close(&self.config.port_name());
+        // Its file stays.
+        std::mem::forget(self.file.take());
     }
 
     /// Begins to close, and waits for nothing: for several ports that are closed together.
     pub fn stop(&mut self) {
+        if self.standing.is_leaving() {
+            return;
+        }
         self.keeper.close();
         self.thread.stop();
     }

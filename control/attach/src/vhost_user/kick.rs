@@ -1,7 +1,7 @@
 //! A port's doorbells: the kick eventfds of its front end, behind one descriptor.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
@@ -39,6 +39,12 @@ impl Kick {
         let seen = self.seen.swap(now, Ordering::Relaxed);
         // A front end that takes its eventfd back may read it, which begins the count again.
         counter.add_shared(now.checked_sub(seen).unwrap_or(now));
+    }
+}
+
+impl AsFd for Kick {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
     }
 }
 

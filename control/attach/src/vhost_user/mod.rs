@@ -34,6 +34,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use vmlan_frame::{Changed, Mac, Port};
+use vmlan_keeper::hold::{Held, Hold};
 
 pub use crate::AttachError;
 use crate::Files;
@@ -80,9 +81,18 @@ pub struct Config {
     pub memory: Files,
     /// Each port's frames go to one receive queue, rather than each flow's.
     pub steer_by_source: bool,
+    /// Who has the front end's descriptors for the next switch.
+    pub hold: Option<Arc<dyn Hold>>,
 }
 
 impl Config {
+    /// What a front end knows of the port: a switch that is to offer something else cannot go on
+    /// with it.
+    fn nic(&self) -> String {
+        let role = if self.connect { ",connect" } else { "" };
+        format!("virtio-net,queues={}{role}", self.queues.clamp(1, MAX_PAIRS))
+    }
+
     fn place(&self) -> Place<'_> {
         Place { path: &self.path, mode: self.mode, group: self.group.as_deref() }
     }
@@ -96,10 +106,20 @@ impl Config {
 /// Opens the socket at `config.path` and starts the port's thread. `changed` is called by that
 /// thread whenever the port may have come up or gone down, or its doorbells may have changed.
 pub fn attach(config: Config, changed: Changed) -> Result<VhostUser, AttachError> {
+    open(config, None, changed)
+}
+
+/// As [`attach`], with what [`Config::hold`] has held of this port since another switch ended or
+/// died. Where that is of no use, the log says why, and the port begins anew.
+pub fn adopt(config: Config, held: &Held, changed: Changed) -> Result<VhostUser, AttachError> {
+    open(config, Some(held), changed)
+}
+
+fn open(config: Config, held: Option<&Held>, changed: Changed) -> Result<VhostUser, AttachError> {
     if config.queues > MAX_PAIRS {
         return Err(AttachError::Queues(config.queues));
     }
-    VhostUser::start(config, changed)
+    VhostUser::start(config, held, changed)
 }
 
 impl VhostUser {

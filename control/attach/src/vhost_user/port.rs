@@ -109,6 +109,8 @@ pub struct VhostUserPort {
     touched: AtomicBool,
     up: AtomicBool,
     connected: AtomicBool,
+    /// No more frames are taken from the guest.
+    paused: AtomicBool,
     /// Started transmit rings are all disabled: what they send is thrown away ("Ring states").
     discard: AtomicBool,
     quarantined: AtomicBool,
@@ -132,6 +134,7 @@ impl VhostUserPort {
             touched: AtomicBool::new(false),
             up: AtomicBool::new(false),
             connected: AtomicBool::new(false),
+            paused: AtomicBool::new(false),
             discard: AtomicBool::new(false),
             quarantined: AtomicBool::new(false),
             offloads: AtomicU8::new(0),
@@ -175,6 +178,11 @@ impl VhostUserPort {
     /// Notes whether a front end is connected.
     pub fn set_connected(&self, on: bool) {
         self.connected.store(on, Ordering::Release);
+    }
+
+    /// Takes no more frames from the guest. Those under way are delivered.
+    pub fn pause(&self) {
+        self.paused.store(true, Ordering::Release);
     }
 
     /// What its interrupts have cost, of all front ends.
@@ -251,7 +259,9 @@ impl Sink for Discard<'_> {
 
 impl Port for VhostUserPort {
     fn pull(&self, batch: &mut Batch<'static>, limit: usize, sink: &mut dyn Sink) -> usize {
-        if self.wanted.load(Ordering::Acquire) > 0 || self.quarantined.load(Ordering::Relaxed) {
+        let stands =
+            self.quarantined.load(Ordering::Relaxed) || self.paused.load(Ordering::Acquire);
+        if stands || self.wanted.load(Ordering::Acquire) > 0 {
             return 0;
         }
         let mut side = match self.tx.try_lock() {

@@ -1,7 +1,12 @@
 //! The thread of one port: takes a connection, serves it, takes the next.
 
+mod adopt;
+#[cfg(test)]
+mod tests;
+
 use std::os::fd::AsFd;
 use std::path::PathBuf;
+use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -18,11 +23,15 @@ use super::wire::{Frames, Message};
 use crate::budget::Budget;
 use crate::connection::{Connection, ConnectionError};
 use crate::cpu_budget;
+use crate::death::point;
+use crate::held::keep::{FoundClient, Keeping};
+use crate::held::standing::Standing;
+use crate::journal::Journal;
 use crate::memory::{Files, UNSHARED};
 use crate::poll::{Wait, poll};
 use crate::port_log::PortLog;
 use crate::socket::dial;
-use crate::thread::{AcceptPause, PENALTY};
+use crate::thread::{ACCEPT_PAUSE, AcceptPause, PENALTY};
 use crate::waker::Waker;
 
 /// First and longest pause between two attempts to connect.
@@ -30,6 +39,19 @@ const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_
 /// Shortest time between two wake-ups of the workers, however often a front end changes something;
 /// so many times as long as ports are busy.
 const NOTIFY_PAUSE: Duration = Duration::from_millis(1);
+
+/// Time between two looks at a message that is not whole, where polling would not tell.
+const HALF: Duration = Duration::from_millis(10);
+
+pub struct Served {
+    connection: Connection<Frames>,
+    session: Session,
+    /// Messages whose effects the holder knows.
+    controls: u64,
+    /// Switches that it has outlived, and those that died of it, perhaps.
+    adopted: u32,
+    deaths: u32,
+}
 
 /// How front ends are found.
 enum Door {
@@ -45,7 +67,7 @@ pub struct Server {
     pause: AcceptPause,
     /// Of messages. It outlives connections: a new one is no new start.
     budget: Budget,
-    served: Option<(Connection<Frames>, Session)>,
+    served: Option<Served>,
     port: Arc<VhostUserPort>,
     waker: Arc<Waker>,
     queues: u16,
@@ -64,11 +86,21 @@ pub struct Server {
     stale: bool,
     /// The latest front end put virtqueues into memory that it does not share.
     unshared: bool,
+    /// What log lines call the port.
+    name: String,
+    /// Who has all this for the next switch.
+    keeping: Option<Keeping>,
+    standing: Arc<Standing>,
+    /// A front end whose switch has died.
+    found: Option<FoundClient>,
+    /// When the front end that we went on with has not killed us.
+    proven: Option<Instant>,
 }
 
 impl Server {
     /// A server for front ends that knock at the listener of `keeper`, or whom it connects to, as
     /// `config` says. How things stand is written into `details`.
+    #[allow(clippy::too_many_arguments, reason = "each is another thing")]
     pub fn new(
         config: &Config,
         port: Arc<VhostUserPort>,
@@ -76,6 +108,8 @@ impl Server {
         details: Arc<Mutex<Details>>,
         waker: Arc<Waker>,
         changed: Changed,
+        (keeping, standing): (Option<Keeping>, Arc<Standing>),
+        found: Option<FoundClient>,
     ) -> Self {
         let door = match config.connect {
             true => Door::Connect(config.path.clone(), RETRY.0),
@@ -100,26 +134,45 @@ impl Server {
             notify_later: false,
             stale: false,
             unshared: false,
+            name: config.port_name(),
+            keeping,
+            standing,
+            found,
+            proven: None,
         }
     }
 
-    /// Serves until the waker says stop.
-    pub fn run(mut self) {
+    /// Serves until the waker says stop. A front end whose switch has died is gone on with first,
+    /// which `tell` is told of.
+    pub fn run(mut self, tell: &SyncSender<()>) {
         self.note();
+        match self.found.take() {
+            Some(found) => self.adopt(found),
+            None => self.keep(),
+        }
+        let _ = tell.try_send(());
         cpu_budget::run(|| self.turn());
+        if self.is_leaving() {
+            return self.leave();
+        }
         self.hang_up();
+        if let Some(keeping) = &self.keeping {
+            let _ = keeping.forget();
+        }
     }
 
     /// Sleeps until something happens, and deals with it. False: the end.
     fn turn(&mut self) -> bool {
         let now = Instant::now();
         self.pause.end_if_due(now);
+        self.end_trial(now);
         let listen = self.keeper.listener().filter(|_| !self.pause.is_on());
         let listen = listen.map(|fd| (fd, Wait::Read));
         let line = self.keeper.watch();
         let line = line.as_ref().map(|fd| (fd.as_fd(), Wait::Read));
         let served = self.served.as_ref().filter(|_| self.budget.left(now).is_none());
-        let served = served.map(|(connection, _)| (connection.fd(), Wait::Read));
+        let half = served.is_some_and(|s| s.connection.is_half());
+        let served = served.filter(|_| !half).map(|s| (s.connection.fd(), Wait::Read));
         let limit = Some((self.port.limit().fd(), Wait::Read));
         let wait = [Some((self.waker.fd(), Wait::Read)), limit, line, listen, served];
         match poll(wait, self.timeout(now)) {
@@ -134,7 +187,7 @@ impl Server {
                     self.look_after_keeper();
                 }
                 self.open(knocked);
-                self.listen_to(said);
+                self.listen_to(said || half);
                 self.punish();
                 if self.notify_later {
                     self.notify();
@@ -152,7 +205,8 @@ impl Server {
 
     /// `None`: nothing but events can matter.
     fn timeout(&self, now: Instant) -> Option<Duration> {
-        let message = self.served.as_ref().and_then(|(connection, _)| connection.time_left(now));
+        let message = self.served.as_ref().and_then(|s| s.connection.time_left(now));
+        let half = self.served.as_ref().filter(|s| s.connection.is_half()).map(|_| HALF);
         let connects = matches!(self.door, Door::Connect(..)) && self.served.is_none();
         let pause = match self.door {
             Door::Listen => self.pause.left(now),
@@ -163,20 +217,23 @@ impl Server {
             .then(|| (self.notified + notify_pause()).saturating_duration_since(now));
         let budget = self.served.as_ref().and_then(|_| self.budget.left(now));
         let keeper = self.keeper.due(now);
-        [message, pause, notify, keeper, budget].into_iter().flatten().min()
+        let proven = self.proven.map(|at| at.saturating_duration_since(now));
+        [message, half, pause, notify, keeper, budget, proven].into_iter().flatten().min()
     }
 
     fn look_after_keeper(&mut self) {
         if let Err(e) = self.keeper.look() {
             self.pause.begin_after(&e);
             self.warn(&error_chain(&e));
+            // There is another one, perhaps.
+            self.keep();
         }
     }
 
     /// Interrupts that were held back may be due.
     fn deliver_due(&self) {
         match &self.served {
-            Some((_, session)) => session.deliver_due(),
+            Some(served) => served.session.deliver_due(),
             None => drop(self.port.limit().due()),
         }
     }
@@ -192,9 +249,7 @@ impl Server {
         let fault = self.port.both().fault();
         if let (Some(fault), true) = (fault, fault != self.fault) {
             self.warn(&fault);
-            if let Some((_, session)) = &self.served {
-                session.raise_err();
-            }
+            self.served.iter().for_each(|served| served.session.raise_err());
             // Memory that is gone cannot be served; an honest front end connects again with new
             // memory.
             if fault == PortFault::Truncated {
@@ -233,16 +288,30 @@ impl Server {
         }
         match found {
             Ok(sock) if self.served.is_none() => {
-                let session = Session::new(Arc::clone(&self.port), self.queues, self.files);
-                self.served = Some((Connection::new(sock, None), session));
-                self.fault = None;
-                self.log.connected();
-                self.note();
+                match self.keeping.as_ref().map(|_| Journal::new()).transpose() {
+                    Ok(journal) => self.welcome(Connection::new(sock, journal)),
+                    Err(e) => {
+                        self.pause.begin(ACCEPT_PAUSE);
+                        self.warn(&format!("cannot make a journal: {e}"));
+                    }
+                }
             }
             // Closed at once: one front end at a time.
             Ok(_) => self.warn(&"a second front end was turned away while the first is connected"),
             Err(e) => self.not_found(&e),
         }
+    }
+
+    fn welcome(&mut self, connection: Connection<Frames>) {
+        let held = self.keeping.is_some();
+        let session = Session::new(Arc::clone(&self.port), self.queues, self.files, held);
+        let (controls, adopted, deaths) = (0, 0, 0);
+        self.served = Some(Served { connection, session, controls, adopted, deaths });
+        // Before anything is answered.
+        self.keep();
+        self.fault = None;
+        self.log.connected();
+        self.note();
     }
 
     fn not_found(&mut self, error: &KeeperError) {
@@ -260,9 +329,8 @@ impl Server {
     /// attention too.
     fn listen_to(&mut self, said: bool) {
         let now = Instant::now();
-        let due = |(connection, _): &(Connection<Frames>, Session)| {
-            said || connection.time_left(now).is_some_and(|left| left.is_zero())
-        };
+        let due =
+            |s: &Served| said || s.connection.time_left(now).is_some_and(|left| left.is_zero());
         if !self.served.as_ref().is_some_and(due) {
             return;
         }
@@ -270,8 +338,8 @@ impl Server {
             if self.budget.left(now).is_some() {
                 break;
             }
-            let Some((connection, _)) = &mut self.served else { return };
-            match connection.read(now) {
+            let Some(served) = &mut self.served else { return };
+            match served.connection.read(now) {
                 Ok(None) => break,
                 Ok(Some(message)) => {
                     let message = message.into();
@@ -303,11 +371,16 @@ impl Server {
     }
 
     fn serve(&mut self, message: Message) {
-        let Some((_, session)) = &mut self.served else { return };
+        let before = self.hold_on(&message);
+        let Some(Served { session, .. }) = &mut self.served else { return };
         let number = message.header.number;
         let told = session.mtu();
         let outcome = session.handle(message);
         let told = session.mtu().filter(|mtu| Some(*mtu) != told);
+        point();
+        self.keep_next(number, outcome.refusal.is_none());
+        point();
+        drop(before);
         self.unshared |= outcome.refusal.as_ref().is_some_and(RequestRefusal::is_unshared);
         self.unshared &= !self.port.is_up();
         // Before the reply: whoever has it may look. It costs more than most messages.
@@ -318,11 +391,10 @@ impl Server {
         if self.port.is_up() {
             self.log.ready("a front end");
         }
-        let Some((connection, _)) = &self.served else { return };
-        let sent = outcome.reply.map_or(Ok(()), |reply| {
-            let fd = reply.fd.as_ref().map(AsFd::as_fd);
-            connection.write(&reply.encode(number), fd, &self.waker)
-        });
+        let Some(Served { connection, .. }) = &mut self.served else { return };
+        let bytes = outcome.reply.as_ref().map(|reply| reply.encode(number)).unwrap_or_default();
+        let fd = outcome.reply.as_ref().and_then(|reply| reply.fd.as_ref()).map(AsFd::as_fd);
+        let sent = connection.finish(&bytes, fd, &self.waker);
         if let Door::Connect(_, wait) = &mut self.door {
             *wait = RETRY.0;
         }
@@ -351,6 +423,9 @@ impl Server {
 
     /// The connection failed, or ended.
     fn lost(&mut self, error: &ConnectionError) {
+        if matches!(error, ConnectionError::Stopping) && self.is_leaving() {
+            return;
+        }
         if matches!(error, ConnectionError::Closed) {
             self.log.goodbye("the front end");
         } else if !error.is_goodbye() {
@@ -365,9 +440,11 @@ impl Server {
 
     /// Ends the connection: virtqueues stopped, memory unmapped, descriptors closed, in this order.
     fn hang_up(&mut self) {
-        if self.served.take().is_none() {
-            return;
-        }
+        let Some(served) = self.served.take() else { return };
+        // The holder must not be the last that has the front end's descriptors.
+        self.keep();
+        drop(served);
+        self.proven = None;
         if let Door::Connect(_, wait) = &mut self.door {
             self.pause.begin(back_off(wait));
         }
@@ -393,9 +470,7 @@ impl Server {
             (Some(_), None) => "connected".to_owned(),
         };
         list.push(("state", state));
-        if let Some((_, session)) = &self.served {
-            list.extend(session.details());
-        }
+        list.extend(self.served.iter().flat_map(|served| served.session.details()));
         *self.details.lock().unwrap_or_else(PoisonError::into_inner) = list;
     }
 }

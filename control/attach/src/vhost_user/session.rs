@@ -8,6 +8,7 @@ use vmlan_keeper::Descriptor;
 use vmlan_nic::virtio::feature;
 use vmlan_ram::Map;
 
+use self::adopt::{Gift, Given};
 use super::feature_names;
 use super::inflight::{self, InflightRegion};
 use super::port::VhostUserPort;
@@ -18,6 +19,8 @@ use super::wire::{
 };
 use crate::bytes::widen;
 use crate::memory::{Files, Memory, MemoryError};
+
+mod adopt;
 
 /// Feature bits of vhost itself.
 const F_LOG_ALL: u64 = 1 << 26;
@@ -59,15 +62,19 @@ pub struct Session {
     inflight: Option<InflightRegion>,
     mtu: Option<u64>,
     status: u64,
+    /// What is kept for the next switch, if anything is.
+    given: Option<Given>,
+    /// The next request was carried out by the switch before, which did not answer it.
+    done_before: bool,
 }
 
 impl Session {
     /// A front end has connected to `port`, which has `queues` pairs of queues and takes memory in
-    /// such `files`.
+    /// such `files`. With `held`, descriptors are kept for the next switch.
     ///
     /// GET_QUEUE_NUM has two readings: pairs for QEMU, virtqueues for Cloud Hypervisor. So the
     /// answer is the number of virtqueues, and as many pairs are allowed.
-    pub fn new(port: Arc<VhostUserPort>, queues: u16, files: Files) -> Self {
+    pub fn new(port: Arc<VhostUserPort>, queues: u16, files: Files, held: bool) -> Self {
         let queues = queues.clamp(1, super::MAX_PAIRS);
         port.both().reset();
         port.set_connected(true);
@@ -81,6 +88,8 @@ impl Session {
             inflight: None,
             mtu: None,
             status: 0,
+            given: held.then(Given::default),
+            done_before: false,
         }
     }
 
@@ -96,8 +105,10 @@ impl Session {
     pub fn handle(&mut self, message: Message) -> Outcome {
         let (need_reply, number) = (message.header.need_reply, message.header.number);
         let request = Request::from_number(number);
+        let done = std::mem::take(&mut self.done_before) && request.is_some_and(Request::is_once);
         let result = match request {
-            Some(request) => self.dispatch(request, message),
+            Some(_) if done => Ok(None),
+            Some(request) => self.carry_out(request, message),
             None => Err(RequestRefusal::Unknown(number)),
         };
         let acks = need_reply && self.protocol & protocol::REPLY_ACK != 0;
@@ -114,6 +125,19 @@ impl Session {
                 Outcome { reply, refusal: Some(refusal), hang_up }
             }
         }
+    }
+
+    fn carry_out(
+        &mut self,
+        request: Request,
+        message: Message,
+    ) -> Result<Option<Reply>, RequestRefusal> {
+        let gift = self.given.as_ref().map(|_| Gift::of(request, &message));
+        let reply = self.dispatch(request, message)?;
+        if let (Some(given), Some(gift)) = (&mut self.given, gift) {
+            given.take(gift);
+        }
+        Ok(reply)
     }
 
     fn dispatch(

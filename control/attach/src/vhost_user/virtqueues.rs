@@ -12,6 +12,7 @@
 //! transmit queues.
 
 use std::io;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use vmlan_frame::Port;
@@ -25,8 +26,9 @@ use super::kick::Kick;
 use super::port::{BothSides, VhostUserPort};
 use super::queue_index::QueueIndex;
 use super::virtqueue_error::VirtqueueError;
-use super::wire::VirtqueueAddr;
+use super::wire::{Request, VirtqueueAddr};
 use crate::eventfd;
+use crate::held::record::Again;
 use crate::interrupt_eventfd::InterruptEventFd;
 
 #[derive(Debug)]
@@ -98,8 +100,7 @@ impl VirtqueueTable {
     ) -> Result<(), VirtqueueError> {
         let (i, ring) = self.ring(index)?;
         let packed = cx.is_packed();
-        let valid = |n: &u16| (1..=32768).contains(n) && (packed || n.is_power_of_two());
-        let size = u16::try_from(asked).ok().filter(valid);
+        let size = u16::try_from(asked).ok().filter(|size| is_size(*size, packed));
         let size = size.ok_or(VirtqueueError::Size { size: asked, packed })?;
         if size != ring.size && i.is_started(&mut cx.port.both()) {
             return Err(VirtqueueError::Started(i));
@@ -305,6 +306,47 @@ impl VirtqueueTable {
         (count(false), count(true))
     }
 
+    /// Whether started virtqueues are enabled by that alone.
+    pub fn is_always_enabled(&self) -> bool {
+        self.always_enabled
+    }
+
+    /// The requests that set all this up again. What the present layout cannot have was set up for
+    /// another one, and is set up anew before it is used.
+    pub fn setup(&self, packed: bool) -> Vec<Again> {
+        let mut list = Vec::new();
+        for (i, ring) in self.indexed() {
+            let index = u32::from(i.0);
+            let state = |value: u32| {
+                let words = [index, value].into_iter().flat_map(u32::to_ne_bytes);
+                Some((words.collect::<Vec<u8>>(), None))
+            };
+            let with = |fd: Arc<dyn AsFd>| (u64::from(i.0).to_ne_bytes().to_vec(), Some(fd));
+            let event = |e: &InterruptEventFd| e.fd().map(|fd| with(fd));
+            let base = if packed { ring.base } else { ring.base & u32::from(u16::MAX) };
+            let requests = [
+                (
+                    Request::SetVringNum,
+                    state(ring.size.into()).filter(|_| is_size(ring.size, packed)),
+                ),
+                (Request::SetVringBase, state(base).filter(|_| base != 0)),
+                (Request::SetVringAddr, ring.addr.map(|addr| (addr.encode(index), None))),
+                (Request::SetVringCall, event(&ring.call)),
+                (Request::SetVringErr, event(&ring.err)),
+                // Before it is started: what a queue that is not enabled sends is thrown away.
+                (Request::SetVringEnable, state(1).filter(|_| ring.enabled)),
+                (Request::SetVringKick, ring.kick.clone().map(|kick| with(kick))),
+            ];
+            let said = requests.into_iter().filter_map(|(request, what)| Some((request, what?)));
+            list.extend(said.map(|(request, (body, fd))| Again {
+                number: request.number(),
+                body,
+                fd,
+            }));
+        }
+        list
+    }
+
     /// Starts whatever can be started now that the memory has changed. What cannot will say so when
     /// it is touched.
     pub fn settle_all(&mut self, cx: &Context<'_>) {
@@ -363,6 +405,11 @@ impl VirtqueueTable {
         let kicks = self.rings.iter().filter_map(|ring| ring.kick.clone()).collect();
         port.kicks().set(kicks, port.counters())
     }
+}
+
+/// The virtqueue may have so many descriptors.
+fn is_size(size: u16, packed: bool) -> bool {
+    (1..=32768).contains(&size) && (packed || size.is_power_of_two())
 }
 
 /// What virtqueues need to know of their connection.

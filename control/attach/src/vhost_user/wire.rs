@@ -140,6 +140,20 @@ impl Request {
         }
     }
 
+    /// It may change what a front end has set up, so that the next switch has to know of it.
+    pub fn changes(self) -> bool {
+        match self {
+            Self::GetVringBase | Self::SetLogBase => true,
+            Self::SetOwner | Self::ResetOwner | Self::SetLogFd | Self::SendRarp => false,
+            other => !other.has_reply(),
+        }
+    }
+
+    /// Not to be done twice.
+    pub fn is_once(self) -> bool {
+        matches!(self, Self::AddMemReg | Self::RemMemReg)
+    }
+
     /// The front end waits for an answer of the request's own kind, asked for or not.
     pub fn has_reply(self) -> bool {
         matches!(
@@ -212,6 +226,10 @@ impl Framing for Frames {
     const BUFFER: usize = HEADER + MAX_BODY;
     const AHEAD: bool = false;
 
+    fn is_control(_header: &Header) -> bool {
+        true
+    }
+
     fn parse(bytes: &[u8]) -> Result<(Header, usize), Malformed> {
         let header = Header::parse(bytes.first_chunk().unwrap_or(&[0; HEADER]))?;
         Ok((header, header.size))
@@ -253,6 +271,12 @@ impl RegionDesc {
             offset: body.u64(at + 24),
         }
     }
+
+    /// As the body of ADD_MEM_REG.
+    pub fn encode(&self) -> Vec<u8> {
+        let words = [0, self.gpa, self.size, self.uva, self.offset];
+        words.into_iter().flat_map(u64::to_ne_bytes).collect()
+    }
 }
 
 /// "Vring address description".
@@ -270,6 +294,14 @@ pub struct VirtqueueAddr {
 impl VirtqueueAddr {
     /// `VHOST_VRING_F_LOG`
     const LOG: u32 = 1;
+
+    /// As the body of SET_VRING_ADDR of virtqueue `index`.
+    pub fn encode(&self, index: u32) -> Vec<u8> {
+        let flags = if self.log.is_some() { Self::LOG } else { 0 };
+        let places = [self.desc, self.used, self.avail, self.log.unwrap_or(0)];
+        let words = [index, flags].into_iter().flat_map(u32::to_ne_bytes);
+        words.chain(places.into_iter().flat_map(u64::to_ne_bytes)).collect()
+    }
 
     /// Index, flags, then four addresses.
     pub fn parse(body: Body<'_>) -> (u32, Self) {

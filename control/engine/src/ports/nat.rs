@@ -76,6 +76,7 @@ impl Nat {
             irq_rate_max: 0,
             memory: vmlan_attach::Files::Ram,
             steer_by_source: true,
+            hold: None,
         };
         let vm = vhost_user::attach(config, changed.clone()).map_err(|e| error_chain(&e))?;
         let setup = setup::of(name, &path, wanted);

@@ -118,16 +118,17 @@ impl Opened {
             return Ok(Self::Given(port));
         }
         let path = PathBuf::from(address.place());
-        let label = format!("port {name}");
+        let (label, hold) = (format!("port {name}"), holding.hold.clone());
         match address.spec() {
             Spec::VhostUser(spec) => {
-                let config = vhost_user(name, path, spec);
-                vhost_user::attach(config, changed.clone())
-                    .map(Self::Vm)
-                    .map_err(|e| error_chain(&e))
+                let config = vhost_user::Config { hold, ..vhost_user(name, path, spec) };
+                let opened = match holding.found.remove(&label) {
+                    Some(held) => vhost_user::adopt(config, &held, changed.clone()),
+                    None => vhost_user::attach(config, changed.clone()),
+                };
+                opened.map(Self::Vm).map_err(|e| error_chain(&e))
             }
             Spec::VfioUser(spec) => {
-                let hold = holding.hold.clone();
                 let config = vfio_user::Config { hold, ..vfio_user(name, path, spec) };
                 let opened = match holding.found.remove(&label) {
                     Some(held) => vfio_user::adopt(config, &held, changed.clone()),
@@ -263,6 +264,7 @@ impl Opened {
     /// It is held for the next switch.
     pub(super) fn is_held(&self) -> bool {
         match self {
+            Self::Vm(p) => p.is_held(),
             Self::Nic(p) => p.is_held(),
             Self::Tap(p) => p.is_held(),
             Self::Nat(p) => p.is_held(),
@@ -273,6 +275,7 @@ impl Opened {
     /// The holder has all that it is to have of it.
     pub(super) fn outlives(&self) -> bool {
         match self {
+            Self::Vm(p) => p.outlives(),
             Self::Nic(p) => p.outlives(),
             Self::Tap(p) => p.outlives(),
             _ => false,
@@ -294,16 +297,17 @@ impl Opened {
 
     /// Takes no more frames from it, if it is held.
     pub(super) fn pause(&self) {
-        if let Self::Nic(p) = self
-            && p.is_held()
-        {
-            p.vfio_port().pause();
+        match self {
+            Self::Vm(p) if p.is_held() => p.vhost_port().pause(),
+            Self::Nic(p) if p.is_held() => p.vfio_port().pause(),
+            _ => {}
         }
     }
 
     /// Leaves it to the next switch, if it is held.
     pub(super) fn hand_over(&mut self) {
         match self {
+            Self::Vm(p) => p.hand_over(),
             Self::Nic(p) => p.hand_over(),
             Self::Tap(p) => p.hand_over(),
             Self::Nat(p) => p.hand_over(),
@@ -356,6 +360,7 @@ fn vhost_user(name: &PortName, path: PathBuf, spec: &VhostUser) -> vhost_user::C
         irq_rate_max: spec.irq_rate_max,
         memory: files(spec.disk_memory),
         steer_by_source: false,
+        hold: None,
     }
 }
 

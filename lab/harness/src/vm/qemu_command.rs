@@ -86,6 +86,12 @@ impl Boot {
         self.virtio(&format!("socket,id=net,path={},{again}", socket.display()))
     }
 
+    /// The same, but QEMU connects once: without its switch the NIC is dead.
+    #[must_use]
+    pub fn vhost_user_once(self, socket: &Path) -> Boot {
+        self.virtio(&format!("socket,id=net,path={}", socket.display()))
+    }
+
     /// virtio-net over vhost-user; QEMU listens, and waits for the switch to connect before it
     /// starts the guest.
     #[must_use]

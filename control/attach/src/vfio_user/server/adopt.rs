@@ -1,28 +1,25 @@
 //! What one switch leaves to the next, and how the next goes on with it.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use vmlan_frame::{Port, error_chain};
 
-use super::super::keep::FoundClient;
-use super::super::record::Client;
 use super::super::session::{Chip, Found, Session};
 use super::super::wire::{Frames, Replies};
 use super::flap::{Cable, Flap, Seen};
 use super::{Served, Server};
 use crate::connection::Connection;
+use crate::held::keep::FoundClient;
+use crate::held::record::{Client, Interrupt};
 use crate::journal::{COPIED, Journal};
 use crate::sys::SharedPages;
+use crate::thread::TRIAL;
 use crate::timer::monotonic;
 use vmlan_nic::chip::held::{HELD, Remains};
-
-/// How long a switch has to live with a client that it went on with. One that dies before that may
-/// have died of it.
-const TRIAL: Duration = Duration::from_secs(1);
 
 /// A request of this age is answered as one that was given up. QEMU waits for 5 s.
 const LATE: Duration = Duration::from_millis(4500);
@@ -30,7 +27,7 @@ const LATE: Duration = Duration::from_millis(4500);
 impl Server {
     /// The next switch goes on with the client.
     pub(super) fn is_leaving(&self) -> bool {
-        self.keeping.is_some() && self.shared.leaving.load(Ordering::Acquire)
+        self.keeping.is_some() && self.shared.standing.is_leaving()
     }
 
     /// Has all that there is held for the next switch. No worker is in the port any more.
@@ -42,9 +39,7 @@ impl Server {
             // We do not die of it.
             served.deaths = served.deaths.saturating_sub(1);
         }
-        if let Some(keeping) = &self.keeping
-            && let Err(why) = keeping.put(&self.keeper, self.served.as_ref(), chip)
-        {
+        if let Err(why) = self.put(chip) {
             self.warn(&format!("is not handed over: {why}"));
         }
         // Neither shut down nor reset: the process ends.
@@ -55,11 +50,35 @@ impl Server {
     /// is not true any more.
     pub(super) fn keep(&self) {
         let Some(keeping) = &self.keeping else { return };
-        let done = keeping.put(&self.keeper, self.served.as_ref(), Vec::new());
+        let done = self.put(Vec::new());
         if done.is_err() {
             let _ = keeping.forget();
         }
-        self.shared.set_held(done);
+        self.shared.standing.set_held(done);
+    }
+
+    /// Has the port held as it is, with a chip that is quiet in this state, or none.
+    fn put(&self, chip: Vec<u8>) -> Result<(), String> {
+        let Some(keeping) = &self.keeping else { return Ok(()) };
+        let (line, served) = (self.keeper.line(), self.served.as_ref());
+        let interrupts: Vec<_> = served.map(|s| s.session.interrupts()).unwrap_or_default();
+        let mut record = keeping.record(&self.keeper, line.as_ref())?;
+        let events = interrupts.iter().map(|i| Interrupt {
+            index: i.index,
+            vector: i.vector,
+            unmask: i.unmask,
+            event: i.event.as_fd(),
+        });
+        (record.interrupts, record.chip) = (events.collect(), chip);
+        if let Some(served) = served {
+            record.state = served.state.as_ref().map(AsFd::as_fd);
+            let counts = (served.controls, served.adopted, served.deaths);
+            record.client = Some(Client::of(&served.connection, counts)?);
+            if !served.session.put_into(&mut record) {
+                return Err("its VM has too many memory files".to_owned());
+            }
+        }
+        keeping.put(&record)
     }
 
     /// Has the holder know what a control message has done, before it is answered.
@@ -73,7 +92,7 @@ impl Server {
 
     /// Goes on with the client of a switch that has died, with its chip as that was left, or reset.
     pub(super) fn adopt(&mut self, found: FoundClient) {
-        let FoundClient { sock, client, regions, interrupts, chip, state } = found;
+        let FoundClient { sock, client, regions, interrupts, chip, state, .. } = found;
         let (deadly, has_killed) = (client.is_deadly(), client.has_killed());
         // What is in the old one is true once, and only if its requests were counted.
         let remains = state.filter(|_| chip.is_empty()).map(take_remains);
@@ -84,8 +103,7 @@ impl Server {
         let Client { socket, journal, area, version, controls, adopted, deaths, .. } = client;
         // `sock` has it too.
         drop(socket);
-        let [page, read, write] = journal.map(Arc::new);
-        let journal = Journal::adopt(page, [read, write]);
+        let journal = Journal::adopt(journal);
         let mut connection = Connection::new(sock, journal.as_ref().ok().cloned());
         let found = Found {
             version,
@@ -124,7 +142,7 @@ impl Server {
         // A state that was gone on with is not true any more.
         self.keep();
         self.served.iter().for_each(|served| served.session.begin());
-        self.shared.set_adopted(adopted, chip);
+        self.shared.standing.set_adopted(adopted, chip.how());
         self.log_adopted(chip);
         let now = Instant::now();
         if chip != Chip::Saved {

@@ -9,12 +9,12 @@ use vmlan_nic::chip::{Nic, StateError};
 
 use super::super::area::Area;
 use super::super::port::VfioUserPort;
-use super::super::record::{Interrupt, Region};
 use super::super::refusal::CommandRefusal;
 use super::super::version::Client;
 use super::Session;
 use crate::Files;
 use crate::bytes::Body;
+use crate::held::record::{Interrupt, Region};
 use crate::journal::COPIED;
 
 /// What was held of a client.
@@ -59,6 +59,17 @@ pub enum Chip {
     Saved,
     /// It goes on where it was when its switch was killed.
     Found,
+}
+
+impl Chip {
+    /// For people.
+    pub fn how(self) -> &'static str {
+        match self {
+            Self::Saved => "exactly as it was",
+            Self::Found => "as it was when its switch was killed",
+            Self::Reset => "with a reset chip",
+        }
+    }
 }
 
 impl Session {

@@ -8,8 +8,7 @@ use vmlan_frame::error_chain;
 use vmlan_keeper::hold::{Held, Hold, HoldError};
 use vmlan_keeper::{Keeper, Kept};
 
-use super::record::{Client, Interrupt, Record, RecordError, Region};
-use super::server::Served;
+use super::record::{Client, Interrupt, Record, RecordError, Region, Setup};
 use crate::socket::{self, LostSocket, SocketFile};
 
 /// Deaths in a row after which a client is not gone on with: what it sends may be their reason.
@@ -46,12 +45,14 @@ pub struct FoundClient {
     pub interrupts: Vec<Interrupt<OwnedFd>>,
     pub chip: Vec<u8>,
     pub state: Option<OwnedFd>,
+    pub setup: Vec<Setup<OwnedFd>>,
 }
 
 /// A port whose switch has died.
 pub struct FoundPort {
     pub keeper: Keeper,
-    pub file: SocketFile,
+    /// `None`: its VMM listens.
+    pub file: Option<SocketFile>,
     pub client: Option<FoundClient>,
 }
 
@@ -64,13 +65,20 @@ pub fn find(held: &Held, path: &Path, nic: &str) -> Result<FoundPort, LostClient
     if record.nic != nic {
         return Err(LostClient::OtherNic { was: record.nic, wanted: nic.to_owned() });
     }
-    let Record { file, listener, line, client, regions, interrupts, chip, state, .. } = record;
+    let Record { file, listener, line, client, regions, interrupts, chip, state, setup, .. } =
+        record;
     let sock = client.as_ref().map(|c| Ok((c.slot, c.socket.try_clone()?)));
     let sock = sock.transpose().map_err(LostSocket::Io)?;
     let (keeper, file, sock) = socket::adopt(path, file, line, listener, sock)?;
-    let found = sock.zip(client);
-    let client =
-        found.map(|(sock, client)| FoundClient { sock, client, regions, interrupts, chip, state });
+    let client = sock.zip(client).map(|(sock, client)| FoundClient {
+        sock,
+        client,
+        regions,
+        interrupts,
+        chip,
+        state,
+        setup,
+    });
     Ok(FoundPort { keeper, file, client })
 }
 
@@ -87,58 +95,41 @@ impl Client<OwnedFd> {
 }
 
 impl Keeping {
-    /// `hold` has things of the port that log lines call `name`.
-    pub fn new(hold: Arc<dyn Hold>, name: String, nic: String, file: (u64, u64)) -> Self {
-        Self { hold, name, nic, file }
+    /// `hold` has things of the port that log lines call `name`. `file` is its socket's; `None`:
+    /// its VMM listens.
+    pub fn new(hold: Arc<dyn Hold>, name: String, nic: String, file: Option<&SocketFile>) -> Self {
+        Self { hold, name, nic, file: file.map(SocketFile::id).unwrap_or_default() }
     }
 
-    /// Has the port held as it is, with a chip that is quiet in this state, or none.
+    /// The record of the port while nobody is connected. `line` is its keeper's.
+    ///
+    /// # Errors
+    /// Why there is none: one line.
+    pub fn record<'f>(
+        &self,
+        keeper: &'f Keeper,
+        line: Option<&'f Arc<OwnedFd>>,
+    ) -> Result<Record<BorrowedFd<'f>>, String> {
+        let line = line.ok_or("its keeper was killed")?;
+        Ok(Record {
+            nic: self.nic.clone(),
+            file: self.file,
+            listener: keeper.listener(),
+            line: line.as_fd(),
+            client: None,
+            regions: Vec::new(),
+            interrupts: Vec::new(),
+            chip: Vec::new(),
+            state: None,
+            setup: Vec::new(),
+        })
+    }
+
+    /// Has the port held as it is.
     ///
     /// # Errors
     /// Why it is not held: one line.
-    pub fn put(
-        &self,
-        keeper: &Keeper,
-        served: Option<&Served>,
-        chip: Vec<u8>,
-    ) -> Result<(), String> {
-        let (Some(listener), Some(line)) = (keeper.listener(), keeper.line()) else {
-            return Err("its keeper was killed".to_owned());
-        };
-        let interrupts: Vec<_> = served.map(|s| s.session.interrupts()).unwrap_or_default();
-        let events = interrupts.iter().map(|i| Interrupt {
-            index: i.index,
-            vector: i.vector,
-            unmask: i.unmask,
-            event: i.event.as_fd(),
-        });
-        let mut record = Record {
-            nic: self.nic.clone(),
-            file: self.file,
-            listener,
-            line: line.as_fd(),
-            client: None::<Client<BorrowedFd<'_>>>,
-            regions: Vec::new(),
-            interrupts: events.collect(),
-            chip,
-            state: served.and_then(|served| served.state.as_ref()).map(|file| file.as_fd()),
-        };
-        if let Some(served) = served {
-            let journal = served.connection.journal().ok_or("it has no journal")?;
-            record.client = Some(Client {
-                socket: served.connection.fd(),
-                journal: journal.fds(),
-                area: None,
-                slot: served.connection.slot(),
-                version: None,
-                controls: served.controls,
-                adopted: served.adopted,
-                deaths: served.deaths,
-            });
-            if !served.session.put_into(&mut record) {
-                return Err("its VM has too many memory files".to_owned());
-            }
-        }
+    pub fn put(&self, record: &Record<BorrowedFd<'_>>) -> Result<(), String> {
         let (bytes, fds) = record.encode().ok_or("it has too many descriptors")?;
         self.hold.put(&self.name, &fds, &bytes).map_err(|e| error_chain(&e))
     }
@@ -147,4 +138,26 @@ impl Keeping {
     pub fn forget(&self) -> Result<(), HoldError> {
         self.hold.forget(&self.name)
     }
+}
+
+/// A socket to listen at, or a keeper for who connects: that of a switch which has died, if what
+/// was `held` of it is of use, with the client that it had.
+pub fn open<E>(
+    (held, hold): (Option<&Held>, Option<&Arc<dyn Hold>>),
+    path: &Path,
+    name: &str,
+    nic: &str,
+    anew: impl FnOnce() -> Result<(Keeper, Option<SocketFile>), E>,
+) -> Result<FoundPort, E> {
+    if let Some(held) = held {
+        match find(held, path, nic) {
+            Ok(found) => return Ok(found),
+            Err(e) => {
+                log::warn!("{name}: does not go on as it was: {}", error_chain(&e));
+                hold.iter().for_each(|hold| drop(hold.forget(name)));
+            }
+        }
+    }
+    let (keeper, file) = anew()?;
+    Ok(FoundPort { keeper, file, client: None })
 }

@@ -7,11 +7,13 @@
 //! messages by which clients describe them.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use vmlan_keeper::hold::Held;
 
-use super::version;
 use crate::bytes::Body;
+use crate::connection::{Connection, Framing};
+use crate::vfio_user::version;
 
 /// What the bytes begin with. The last one is the version.
 const MAGIC: &[u8; 8] = b"vmlanp\0\x01";
@@ -37,6 +39,8 @@ const BUILD: u16 = OPTIONAL | 6;
 const CHIP: u16 = OPTIONAL | 7;
 /// The memory with what of the chip outlives a switch that is killed.
 const STATE: u16 = OPTIONAL | 8;
+/// A vhost-user request: see [`Setup`].
+const SETUP: u16 = 9;
 
 /// Most descriptors of one record.
 pub const MAX_FDS: usize = 200;
@@ -76,6 +80,29 @@ pub struct Client<F> {
     pub deaths: u32,
 }
 
+impl<'f> Client<BorrowedFd<'f>> {
+    /// With what of a connection is to be held, and so many control messages whose effects are in
+    /// the record, switches outlived, and deaths.
+    ///
+    /// # Errors
+    /// It has no journal.
+    pub fn of<F: Framing>(
+        connection: &'f Connection<F>,
+        (controls, adopted, deaths): (u64, u32, u32),
+    ) -> Result<Self, &'static str> {
+        Ok(Self {
+            socket: connection.fd(),
+            journal: connection.journal().ok_or("it has no journal")?.fds(),
+            area: None,
+            slot: connection.slot(),
+            version: None,
+            controls,
+            adopted,
+            deaths,
+        })
+    }
+}
+
 /// A region of its memory: the body of its DMA_MAP, and its file.
 #[derive(Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names say it")]
@@ -95,6 +122,18 @@ pub struct Interrupt<F> {
     pub event: F,
 }
 
+/// A vhost-user request that tells of a part of what a front end has set up.
+#[derive(Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names say it")]
+pub struct Setup<F> {
+    pub number: u32,
+    pub body: Vec<u8>,
+    pub fd: Option<F>,
+}
+
+/// The same, of this process.
+pub type Again = Setup<Arc<dyn AsFd>>;
+
 /// A port. `F`: a descriptor.
 #[derive(Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names say it")]
@@ -102,7 +141,8 @@ pub struct Record<F> {
     pub nic: String,
     /// Device and inode of the socket's file.
     pub file: (u64, u64),
-    pub listener: F,
+    /// `None`: the VMM listens.
+    pub listener: Option<F>,
     /// To the port's keeper.
     pub line: F,
     pub client: Option<Client<F>>,
@@ -112,6 +152,8 @@ pub struct Record<F> {
     pub chip: Vec<u8>,
     /// See [`vmlan_nic::chip::held`].
     pub state: Option<F>,
+    /// What a front end has set up, in the order in which it is to be done again.
+    pub setup: Vec<Setup<F>>,
 }
 
 /// Parts on their way out. The same file is sent once.
@@ -175,9 +217,13 @@ impl<'f> Record<BorrowedFd<'f>> {
             let state = to.fd(Some(state));
             to.part(STATE, &[&state]);
         }
+        for Setup { number, body, fd } in &self.setup {
+            let fd = to.fd(*fd);
+            to.part(SETUP, &[&fd, &number.to_le_bytes(), body]);
+        }
         // The line is the last. At its end the keeper lets go of the sockets: whoever drops this
         // list is not to be the last that has those.
-        let (listener, line) = (to.fd(Some(self.listener)), to.fd(Some(self.line)));
+        let (listener, line) = (to.fd(self.listener), to.fd(Some(self.line)));
         let (dev, ino) = self.file;
         to.part(DOOR, &[&dev.to_le_bytes(), &ino.to_le_bytes(), &listener, &line]);
         (to.fds.len() <= MAX_FDS).then_some((to.bytes, to.fds))
@@ -227,16 +273,19 @@ impl Record<Number> {
             let Interrupt { index, vector, unmask, event } = i;
             Ok(Interrupt { index, vector, unmask, event: fd(event)? })
         };
+        let setup =
+            |s: Setup<Number>| Ok(Setup { number: s.number, body: s.body, fd: some(s.fd)? });
         Ok(Record {
             nic: self.nic,
             file: self.file,
-            listener: fd(self.listener)?,
+            listener: some(self.listener)?,
             line: fd(self.line)?,
             client: client.transpose()?,
             regions: self.regions.into_iter().map(region).collect::<Result<_, _>>()?,
             interrupts: self.interrupts.into_iter().map(interrupt).collect::<Result<_, _>>()?,
             chip: self.chip,
             state: some(self.state)?,
+            setup: self.setup.into_iter().map(setup).collect::<Result<_, _>>()?,
         })
     }
 
@@ -244,7 +293,7 @@ impl Record<Number> {
         let mut rest = bytes.strip_prefix(MAGIC).ok_or(RecordError::Format)?;
         let (mut nic, mut door, mut client) = (None, None, None);
         let (mut regions, mut interrupts, mut chip) = (Vec::new(), Vec::new(), Vec::new());
-        let mut state = None;
+        let (mut state, mut setup) = (None, Vec::new());
         while let Some((head, after)) = rest.split_first_chunk::<4>() {
             let [tag, len] = [Le(head).u16(0), Le(head).u16(2)];
             let (part, after) = after.split_at_checked(len.into()).ok_or(RecordError::Format)?;
@@ -256,7 +305,7 @@ impl Record<Number> {
                 NIC => nic = Some(String::from_utf8_lossy(part).into_owned()),
                 DOOR => {
                     let p = sized(20)?;
-                    door = Some(((p.u64(0), p.u64(8)), p.u16(16), p.u16(18)));
+                    door = Some(((p.u64(0), p.u64(8)), p.fd(16), p.u16(18)));
                 }
                 CLIENT => client = Some(sized(38)?.client()),
                 REGION => {
@@ -271,6 +320,11 @@ impl Record<Number> {
                 }
                 CHIP => chip = part.to_vec(),
                 STATE => state = sized(2)?.fd(0),
+                SETUP => {
+                    let (head, body) = part.split_at_checked(6).ok_or(RecordError::Part(tag))?;
+                    let (fd, number) = (Le(head).fd(0), Le(head).u32(2));
+                    setup.push(Setup { number, body: body.to_vec(), fd });
+                }
                 _ if tag & OPTIONAL != 0 => {}
                 _ => return Err(RecordError::Newer(tag)),
             }
@@ -280,7 +334,7 @@ impl Record<Number> {
         if !rest.is_empty() {
             return Err(RecordError::Format);
         }
-        Ok(Self { nic, file, listener, line, client, regions, interrupts, chip, state })
+        Ok(Self { nic, file, listener, line, client, regions, interrupts, chip, state, setup })
     }
 }
 
@@ -354,10 +408,11 @@ mod tests {
         };
         let region = |n: u8, file| Region { body: [n; 32], file };
         let interrupt = |vector, unmask, n| Interrupt { index: 2, vector, unmask, event: fd(n) };
+        let request = |number, fd| Setup { number, body: vec![7; 8], fd };
         Record {
             nic: "e1000".into(),
             file: (1 << 60, 2),
-            listener: fd(0),
+            listener: Some(fd(0)),
             line: fd(1),
             client: Some(client),
             // Two of one file.
@@ -365,6 +420,7 @@ mod tests {
             interrupts: vec![interrupt(0, true, 8), interrupt(24, false, 9)],
             chip: b"state".to_vec(),
             state: Some(fd(10)),
+            setup: vec![request(2, None), request(12, Some(fd(9))), request(39, None)],
         }
     }
 
@@ -377,12 +433,13 @@ mod tests {
         let dups = list.iter().map(|fd| fd.try_clone_to_owned().unwrap()).collect();
         let held = Held { name: "p".into(), fds: dups, bytes };
         let read = Record::decode(&held).unwrap();
-        let Record { nic, file, listener, line, client, regions, interrupts, chip, state } = &read;
+        let Record { nic, file, listener, line, client, regions, interrupts, .. } = &read;
+        let (chip, state, listener) = (&read.chip, &read.state, listener.as_ref().unwrap());
         assert_eq!(chip, b"state");
         assert_eq!(state.as_ref().map(inode), Some(inode(&fds[10])));
         let was = |fd: &BorrowedFd<'_>| inode(&fd.try_clone_to_owned().unwrap());
         assert_eq!((nic.as_str(), *file), ("e1000", (1 << 60, 2)));
-        let same = [(listener, record.listener), (line, record.line)];
+        let same = [(listener, record.listener.unwrap()), (line, record.line)];
         assert!(same.iter().all(|(now, then)| inode(now) == was(then)));
         let (now, then) = (client.as_ref().unwrap(), record.client.as_ref().unwrap());
         let small = |c: &Client<OwnedFd>| (c.slot, c.version, c.controls, c.adopted, c.deaths);
@@ -394,6 +451,12 @@ mod tests {
         assert_eq!(files, [seven, None, seven]);
         let list: Vec<_> = interrupts.iter().map(|i| (i.index, i.vector, i.unmask)).collect();
         assert_eq!(list, [(2, 0, true), (2, 24, false)]);
+        let numbers = |n: u32, body: &[u8]| (n, body == [7; 8]);
+        let list: Vec<_> = read.setup.iter().map(|s| numbers(s.number, &s.body)).collect();
+        assert_eq!(list, [(2, true), (12, true), (39, true)]);
+        let nine = Some(was(&record.interrupts[1].event));
+        let files: Vec<_> = read.setup.iter().map(|s| s.fd.as_ref().map(inode)).collect();
+        assert_eq!(files, [None, nine, None]);
     }
 
     /// Every prefix, every bit, every descriptor away: an error or another record, and no panic.

@@ -1,0 +1,415 @@
+//! A switch that dies at every point of serving a front end's messages: the next goes on, each
+//! message has its effect once, and is answered once.
+
+use std::io::Read as _;
+use std::os::fd::BorrowedFd;
+use std::os::unix::net::UnixStream;
+
+use vmlan_keeper::hold::{Held, Hold, HoldError};
+
+use super::super::wire::{Request, protocol};
+use super::*;
+use crate::death::lives;
+use crate::eventfd;
+use crate::held::keep::{FoundPort, find};
+use crate::held::record::Record;
+use crate::memory::sealed_memfd;
+use crate::send_recv::send;
+use crate::socket::{Place, SocketFile, listen};
+
+/// A holder without a process.
+#[derive(Debug, Default)]
+struct Memo(Mutex<Option<Held>>);
+
+impl Memo {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Held>> {
+        self.0.lock().unwrap()
+    }
+
+    fn held(&self) -> Held {
+        let held = self.lock();
+        let Held { name, fds, bytes } = held.as_ref().unwrap();
+        let fds = fds.iter().map(|fd| fd.try_clone().unwrap()).collect();
+        Held { name: name.clone(), fds, bytes: bytes.clone() }
+    }
+}
+
+impl Hold for Memo {
+    fn put(&self, name: &str, fds: &[BorrowedFd<'_>], bytes: &[u8]) -> Result<(), HoldError> {
+        let fds = fds.iter().map(|fd| fd.try_clone_to_owned().unwrap()).collect();
+        *self.lock() = Some(Held { name: name.to_owned(), fds, bytes: bytes.to_owned() });
+        Ok(())
+    }
+
+    fn forget(&self, _name: &str) -> Result<(), HoldError> {
+        *self.lock() = None;
+        Ok(())
+    }
+
+    fn all(&self) -> Result<Vec<Held>, HoldError> {
+        Ok(vec![self.held()])
+    }
+
+    fn end(&self) {}
+}
+
+/// A port, and what its switches leave each other.
+struct World {
+    config: Config,
+    hold: Arc<Memo>,
+    waker: Arc<Waker>,
+    server: Server,
+    front: UnixStream,
+    _file: SocketFile,
+    _dir: tempfile::TempDir,
+}
+
+const NIC: &str = "virtio-net,queues=1";
+
+fn server(
+    config: &Config,
+    hold: &Arc<Memo>,
+    waker: &Arc<Waker>,
+    keeper: Keeper,
+    (file, found): (Option<&SocketFile>, Option<FoundClient>),
+) -> Server {
+    let port = Arc::new(VhostUserPort::new(Arc::clone(waker)).unwrap());
+    let keeping = Keeping::new(hold.clone(), "port".to_owned(), NIC.to_owned(), file);
+    let (standing, details) = (Arc::default(), Arc::default());
+    let changed: Changed = Arc::new(|| {});
+    let kept = (Some(keeping), standing);
+    Server::new(config, port, keeper, details, Arc::clone(waker), changed, kept, found)
+}
+
+impl World {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        let config = Config { path: path.clone(), queues: 1, ..Config::default() };
+        let (keeper, file) = listen(Place { path: &path, mode: None, group: None }).unwrap();
+        let (hold, waker) = (Arc::<Memo>::default(), Arc::new(Waker::new().unwrap()));
+        let server = server(&config, &hold, &waker, keeper, (Some(&file), None));
+        server.keep();
+        let front = UnixStream::connect(&path).unwrap();
+        front.set_nonblocking(true).unwrap();
+        let mut world = Self { config, hold, waker, server, front, _file: file, _dir: dir };
+        while world.server.served.is_none() {
+            world.turn();
+        }
+        world
+    }
+
+    fn turn(&mut self) {
+        self.waker.wake();
+        assert!(self.server.turn());
+    }
+
+    /// Serves until nothing is left to be served.
+    fn serve(&mut self) {
+        for _ in 0..10_000 {
+            self.turn();
+            let queued =
+                rustix::io::ioctl_fionread(self.server.served.as_ref().unwrap().connection.fd());
+            if queued.unwrap() == 0 {
+                return;
+            }
+        }
+        unreachable!("it does not end");
+    }
+
+    /// The switch has died: there is another.
+    fn next(&mut self) {
+        let held = self.hold.held();
+        let FoundPort { keeper, file, client } = find(&held, &self.config.path, NIC).unwrap();
+        let next = server(&self.config, &self.hold, &self.waker, keeper, (file.as_ref(), client));
+        // The file is removed once.
+        std::mem::forget(file);
+        let mut dead = std::mem::replace(&mut self.server, next);
+        if let Some(served) = dead.served.take() {
+            // It is not shut down.
+            std::mem::forget(served.connection);
+        }
+    }
+
+    fn go_on(&mut self) {
+        if let Some(found) = self.server.found.take() {
+            self.server.adopt(found);
+            // However slow the machine is.
+            self.server.proven = None;
+        }
+        if self.server.served.is_some() {
+            self.serve();
+        }
+    }
+
+    /// All replies so far, and whether it has hung up.
+    fn replies(&mut self) -> (Vec<u8>, bool) {
+        let mut all = Vec::new();
+        let end = self.front.read_to_end(&mut all).map_err(|e| e.kind());
+        (all, end != Err(std::io::ErrorKind::WouldBlock))
+    }
+
+    /// What the next switch would find, but for numbers of descriptors.
+    fn state(&self) -> Vec<(u32, Vec<u8>, bool)> {
+        let record = Record::decode(&self.hold.held()).unwrap();
+        record.setup.into_iter().map(|s| (s.number, s.body, s.fd.is_some())).collect()
+    }
+}
+
+impl Drop for World {
+    /// Its keeper ends, though some of what died here is there still.
+    fn drop(&mut self) {
+        let line = self.server.keeper.line();
+        line.iter().for_each(|line| _ = rustix::net::shutdown(line, rustix::net::Shutdown::Both));
+    }
+}
+
+fn words(list: &[u64]) -> Vec<u8> {
+    list.iter().flat_map(|w| w.to_ne_bytes()).collect()
+}
+
+type Said = (Request, Vec<u8>, Option<std::os::fd::OwnedFd>);
+
+const SIZE: u64 = 0x10000;
+
+/// What an honest front end says, of one queue pair, and takes back in part.
+fn script() -> Vec<Said> {
+    let ram = sealed_memfd(c"ram", 2 * SIZE).unwrap();
+    let ram = || Some(ram.try_clone().unwrap());
+    let event = || Some(eventfd::new().unwrap());
+    let pair = |ring: u64, value: u64| words(&[ring | value << 32]);
+    let features = super::super::FEATURES & !(1 << 26 | 1 << 34);
+    let mut list: Vec<Said> = vec![
+        (Request::GetFeatures, Vec::new(), None),
+        (Request::SetProtocolFeatures, words(&[protocol::OFFERED]), None),
+        (Request::SetOwner, Vec::new(), None),
+        (Request::SetFeatures, words(&[features]), None),
+        (Request::AddMemReg, words(&[0, 0, SIZE, 0, 0]), ram()),
+        (Request::AddMemReg, words(&[0, 1 << 30, SIZE, 1 << 30, SIZE]), ram()),
+        // It overlaps, and is refused.
+        (Request::AddMemReg, words(&[0, SIZE / 2, SIZE, SIZE / 2, 0]), ram()),
+        (Request::NetSetMtu, words(&[1500]), None),
+    ];
+    for ring in 0..2u64 {
+        let at = 0x4000 * ring;
+        list.push((Request::SetVringNum, pair(ring, 16), None));
+        list.push((Request::SetVringBase, pair(ring, 0), None));
+        list.push((Request::SetVringAddr, words(&[ring, at, at + 0x2000, at + 0x1000, 0]), None));
+        list.push((Request::SetVringCall, words(&[ring]), event()));
+        list.push((Request::SetVringKick, words(&[ring]), event()));
+        list.push((Request::SetVringEnable, pair(ring, 1), None));
+    }
+    list.extend([
+        (Request::RemMemReg, words(&[0, 1 << 30, SIZE, 1 << 30, SIZE]), None),
+        (Request::SetStatus, words(&[15]), None),
+        (Request::GetVringBase, pair(1, 0), None),
+        (Request::GetStatus, Vec::new(), None),
+    ]);
+    list
+}
+
+/// Every second one asks for a reply, the two that are not to be done twice among them.
+fn say(world: &World, said: Said, n: usize) {
+    let (request, body, fd) = said;
+    let asks = n % 2 == 0 || request.is_once();
+    let flags = if asks { 1 | 1 << 3 } else { 1 };
+    let size = u32::try_from(body.len()).unwrap();
+    let head = [request.number(), flags, size].into_iter().flat_map(u32::to_ne_bytes);
+    let bytes: Vec<u8> = head.chain(body).collect();
+    send(world.front.as_fd(), &bytes, fd.as_ref().map(AsFd::as_fd)).unwrap();
+}
+
+/// Dies at the so-manieth point of all, and the next at the so-manieth of its own; 0: it lives.
+/// What is left, and whether the first has lived.
+fn run(list: Vec<Said>, points: [u32; 2]) -> (World, bool) {
+    let mut world = World::new();
+    for (n, said) in list.into_iter().enumerate() {
+        say(&world, said, n);
+    }
+    let over = lives(points[0], || world.go_on());
+    if !over {
+        world.next();
+        if !lives(points[1], || world.go_on()) {
+            world.next();
+        }
+        world.go_on();
+    }
+    (world, over)
+}
+
+/// What has died keeps its sockets.
+fn raise_the_limit_of_descriptors() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let raised = rustix::process::Rlimit { current: limit.maximum, maximum: limit.maximum };
+    setrlimit(Resource::Nofile, raised).unwrap();
+}
+
+#[test]
+fn each_message_is_done_and_answered_once_wherever_switches_die() {
+    raise_the_limit_of_descriptors();
+    let (mut world, _) = run(script(), [0, 0]);
+    let (good, state) = (world.replies(), world.state());
+    assert!(!good.1 && good.0.len() > 10 * 20, "{good:?}");
+    assert_eq!(state.len(), 14, "{state:?}");
+    let mut count = 0;
+    for first in 1.. {
+        let (mut world, over) = run(script(), [first, 0]);
+        assert_eq!(world.replies(), good, "died at {first}");
+        assert_eq!(world.state(), state, "died at {first}");
+        if over {
+            break;
+        }
+        count += 1;
+        // The next one dies in the midst of what it has to finish.
+        if first % 23 == 0 {
+            for second in 1..12 {
+                let (mut world, _) = run(script(), [first, second]);
+                assert_eq!(world.replies(), good, "died at {first} and {second}");
+                assert_eq!(world.state(), state, "died at {first} and {second}");
+            }
+        }
+    }
+    assert!(count > 200, "{count}");
+}
+
+/// Replies to so many ADD_MEM_REG that were done.
+fn acks(count: usize) -> Vec<u8> {
+    let ack = [Request::AddMemReg.number(), 5, 8, 0, 0].map(u32::to_ne_bytes).concat();
+    ack.repeat(count)
+}
+
+/// A descriptor comes with the first byte, and the rest of its message later, or with the next.
+#[test]
+fn a_message_in_pieces_is_one() {
+    let mut list = script().into_iter();
+    let mut world = World::new();
+    for (n, said) in list.by_ref().take(4).enumerate() {
+        say(&world, said, n);
+    }
+    world.serve();
+    let (_, body, fd) = list.next().unwrap();
+    let head = [Request::AddMemReg.number(), 1 | 1 << 3, 40].into_iter();
+    let bytes: Vec<u8> = head.flat_map(u32::to_ne_bytes).chain(body).collect();
+    let pieces = [&bytes[..1], &bytes[1..12], &bytes[12..30], &bytes[30..]];
+    let mut fd = fd.as_ref().map(AsFd::as_fd);
+    world.replies();
+    for (n, piece) in pieces.into_iter().enumerate() {
+        send(world.front.as_fd(), piece, fd.take()).unwrap();
+        if n == 3 {
+            // The next one's descriptor is not this one's.
+            say(&world, list.next().unwrap(), 0);
+        }
+        for _ in 0..3 {
+            world.turn();
+        }
+        let good = if n == 3 { acks(2) } else { Vec::new() };
+        assert_eq!(world.replies(), (good, false), "{n}");
+    }
+    let regions = world.state().into_iter().filter(|(n, ..)| *n == Request::AddMemReg.number());
+    assert_eq!(regions.count(), 2);
+}
+
+/// Nobody knows whether a reply with a descriptor was sent: then the next switch hangs up, and the
+/// front end begins anew.
+#[test]
+fn a_reply_with_a_descriptor_comes_once_or_the_line_is_cut() {
+    let list = || -> Vec<Said> {
+        let mut body = words(&[0, 0]);
+        body.extend([2, 0, 16, 0, 0, 0, 0, 0]);
+        vec![
+            (Request::SetProtocolFeatures, words(&[protocol::OFFERED]), None),
+            (Request::GetInflightFd, body, None),
+            (Request::GetStatus, Vec::new(), None),
+        ]
+    };
+    let good = run(list(), [0, 0]).0.replies().0;
+    assert_eq!(good.len(), 20 + 36 + 20);
+    let mut cut = 0;
+    for point in 1.. {
+        let (mut world, over) = run(list(), [point, 0]);
+        let (all, hung_up) = world.replies();
+        cut += u32::from(hung_up);
+        assert!(if hung_up { good.starts_with(&all) } else { all == good }, "{point}: {all:?}");
+        if over {
+            break;
+        }
+    }
+    assert_eq!(cut, 2, "just before it is sent, and just after");
+}
+
+/// A record may say anything: what would be refused of a front end is refused of it, and nothing
+/// else happens.
+#[test]
+fn what_is_held_is_checked_like_messages() {
+    let (world, _) = run(script(), [0, 0]);
+    let honest = world.hold.held();
+    let mut served = 0;
+    let bits = (0..8 * honest.bytes.len()).step_by(7);
+    for bit in bits {
+        let mut held = world.hold.held();
+        held.bytes[bit / 8] ^= 1 << (bit % 8);
+        let Ok(record) = Record::decode(&held) else { continue };
+        let port = Arc::new(VhostUserPort::new(Arc::clone(&world.waker)).unwrap());
+        let session = Session::adopt(Arc::clone(&port), 1, Files::Ram, record.setup, false);
+        served += u32::from(session.is_ok());
+        drop(session);
+        assert!(!port.is_up() && !port.is_connected() && port.kicks().len() == 0, "{bit}");
+    }
+    assert!(served > 0);
+    let lies: [(Request, Vec<u8>); 5] = [
+        (Request::SetFeatures, words(&[u64::MAX])),
+        (Request::SetVringNum, words(&[200 | 16 << 32])),
+        (Request::SetVringKick, words(&[0])),
+        (Request::AddMemReg, words(&[0, 0, SIZE, 0, 0])),
+        (Request::SetProtocolFeatures, words(&[1 << 63])),
+    ];
+    for (request, body) in lies {
+        let mut record = Record::decode(&world.hold.held()).unwrap();
+        let fd = None;
+        record.setup.push(crate::held::record::Setup { number: request.number(), body, fd });
+        let port = Arc::new(VhostUserPort::new(Arc::clone(&world.waker)).unwrap());
+        let session = Session::adopt(port, 1, Files::Ram, record.setup, false);
+        assert!(session.is_err(), "{request:?}");
+    }
+}
+
+/// Queues that nobody has used since the layout was another one, as of firmware after an operating
+/// system.
+#[test]
+fn what_another_layout_has_left_is_no_reason_to_hang_up() {
+    let features = |bits: u64| words(&[super::super::FEATURES & !(1 << 26) & !bits]);
+    let list = vec![
+        (Request::SetProtocolFeatures, words(&[protocol::OFFERED]), None),
+        (Request::SetFeatures, features(0), None),
+        (Request::SetVringNum, words(&[100 << 32]), None),
+        (Request::SetVringBase, words(&[0x8001_8001 << 32]), None),
+        (Request::SetFeatures, features(1 << 34), None),
+    ];
+    let (mut world, _) = run(list, [0, 0]);
+    world.next();
+    world.go_on();
+    assert!(world.server.served.is_some() && !world.replies().1);
+}
+
+/// Switches that die one after the other of a front end: the fourth hangs up on it.
+#[test]
+fn a_front_end_that_switches_die_of_is_dropped() {
+    let (mut world, _) = run(script(), [0, 0]);
+    for _ in 0..4 {
+        world.next();
+        world.go_on();
+        assert!(world.server.served.is_some());
+    }
+    // One that has made way has not died.
+    if let Some(served) = &mut world.server.served {
+        served.deaths -= 1;
+    }
+    world.server.keep();
+    world.next();
+    world.go_on();
+    assert!(world.server.served.is_some());
+    world.next();
+    world.go_on();
+    assert!(world.server.served.is_none() && world.replies().1);
+}
