@@ -1,17 +1,17 @@
 //! `kill -9` of a switch that has its VMs held: their emulated NICs live. Each goes on where it
-//! was. An e1000 whose driver uses the CSB is reset: frames pass again once its driver has set it
-//! up. A switch without that is the control.
+//! was. An e1000e whose receive descriptors have several buffers is reset: frames pass again once
+//! its driver has set it up. A switch without that is the control.
 
 use std::time::Duration;
 
 use vmlan_driver::chip::Chip;
-use vmlan_driver::e1000::Intel;
+use vmlan_driver::e1000::{Intel, Intel82574};
 use vmlan_driver::realtek::{Gigabit, Plus, Rings};
 use vmlan_driver::rtl8139::Classic;
 use vmlan_tests::held_machine::{Machine, pass, pass_while};
 use vmlan_tests::numbered::settles;
 use vmlan_tests::{Result, Switch, kill9, output_of};
-use vmlan_transport::Bus as _;
+use vmlan_transport::{Bus as _, Model};
 
 fn ports(dir: &std::path::Path, options: &[&str]) -> Vec<String> {
     ports_with(dir, options, "")
@@ -75,17 +75,20 @@ const MSR: (u32, u32, bool) = (0x58, 4, false);
 #[test]
 fn no_driver_notices_kill_9() -> Result<()> {
     no_driver_notices::<Intel>("", "", STATUS)?;
-    no_driver_notices::<Intel>(",doorbell=mapped", ",doorbell=mapped", STATUS)
+    no_driver_notices::<Intel>(",doorbell=mapped", ",doorbell=mapped", STATUS)?;
+    no_driver_notices::<Intel>(",csb=on", ",csb=on", STATUS)
 }
 
 #[test]
 fn no_driver_of_an_r8169_notices_kill_9() -> Result<()> {
-    no_driver_notices::<Rings<Gigabit>>(",model=r8169", "", (0x6c, 2, true))
+    no_driver_notices::<Rings<Gigabit>>(",model=r8169", "", (0x6c, 2, true))?;
+    no_driver_notices::<Rings<Gigabit>>(",model=r8169,csb=on", ",csb=on", (0x6c, 2, true))
 }
 
 #[test]
 fn no_driver_of_an_rtl8139_notices_kill_9() -> Result<()> {
-    no_driver_notices::<Rings<Plus>>(",model=rtl8139", "", MSR)
+    no_driver_notices::<Rings<Plus>>(",model=rtl8139", "", MSR)?;
+    no_driver_notices::<Rings<Plus>>(",model=rtl8139,csb=on", ",csb=on", MSR)
 }
 
 #[test]
@@ -93,23 +96,34 @@ fn no_driver_of_an_rtl8139_in_classic_mode_notices_kill_9() -> Result<()> {
     no_driver_notices::<Classic>(",model=rtl8139,plus=off", "", MSR)
 }
 
+/// Its receive descriptors have several buffers: RFCTL.EXSTEN, RCTL.DTYP. If its switch is killed,
+/// it is reset.
+fn split(machine: &mut Machine) {
+    for (register, bit) in [(0x5008, 1 << 15), (0x100, 1 << 10)] {
+        let before = machine.bus.read32(register).expect("it answers");
+        machine.bus.write32(register, before | bit).expect("it takes it");
+    }
+    // That was posted.
+    machine.bus.read32(8).expect("it answers");
+}
+
 #[test]
 fn frames_pass_again_after_a_reset() -> Result<()> {
     let dir = tempfile::tempdir().expect("a directory");
-    let words = ports_with(dir.path(), &["--hold-for", "60"], ",csb=on");
+    let words = ports_with(dir.path(), &["--hold-for", "60"], ",model=e1000e");
     let mut switch = Switch::start(dir.path(), None, &words)?;
-    let mut a = Machine::with(&dir.path().join("a"), 1, ",csb=on");
-    let mut b = Machine::with(&dir.path().join("b"), 2, ",csb=on");
+    let [mut a, mut b] = [("a", 1), ("b", 2)]
+        .map(|(name, id)| Machine::of(Model::E1000e, &dir.path().join(name), id, ""));
     let details = |switch: &Switch| switch.ask(&["port", "list", "--json"]);
     for kill in 0..3 {
         {
-            let (mut sends, mut receives) = (a.set_up(), b.set_up());
+            let (mut sends, mut receives) = (a.drive::<Intel82574>(), b.drive::<Intel82574>());
             pass(&mut sends, &mut receives, 0, 500);
             assert!(details(&switch)?.contains("\"held\":\"yes"), "{}", details(&switch)?);
-            // In the midst of traffic. The drivers end by a read, which is to be answered.
-            switch.kill9();
-            switch.restart()?;
         }
+        [&mut a, &mut b].into_iter().for_each(split);
+        switch.kill9();
+        switch.restart()?;
         assert!(a.is_reset() && b.is_reset(), "kill {kill}");
         switch.answering()?;
         let list = details(&switch)?;
@@ -117,7 +131,7 @@ fn frames_pass_again_after_a_reset() -> Result<()> {
         // Until the next may die, too.
         std::thread::sleep(Duration::from_millis(1500));
     }
-    pass(&mut a.set_up(), &mut b.set_up(), 0, 500);
+    pass(&mut a.drive::<Intel82574>(), &mut b.drive::<Intel82574>(), 0, 500);
     // Ctrl-C ends it for good.
     output_of("kill", &["-INT", &switch.pid().to_string()])?;
     assert!(settles(|| a.bus.read32(8).is_err()), "a switch that ends takes its VMs' NICs along");
@@ -267,10 +281,11 @@ fn a_start_that_fails_loses_nothing() -> Result<()> {
 #[test]
 fn a_start_that_fails_keeps_a_reset_for_the_next() -> Result<()> {
     let dir = tempfile::tempdir().expect("a directory");
-    let good = ports_with(dir.path(), &["--hold-for", "60"], ",csb=on");
+    let good = ports_with(dir.path(), &["--hold-for", "60"], ",model=e1000e");
     let mut switch = Switch::start(dir.path(), None, &good)?;
-    let mut a = Machine::with(&dir.path().join("a"), 1, ",csb=on");
-    let nic = a.set_up();
+    let mut a = Machine::of(Model::E1000e, &dir.path().join("a"), 1, "");
+    drop(a.drive::<Intel82574>());
+    split(&mut a);
     let bad = format!("c=stream:{}", dir.path().join("none").join("c").display());
     let bad = good.iter().cloned().chain([bad]).collect::<Vec<_>>();
     switch.kill9();
@@ -291,7 +306,6 @@ fn a_start_that_fails_keeps_a_reset_for_the_next() -> Result<()> {
         switch.restart()?;
         switch.answering()?;
     }
-    drop(nic);
     Ok(())
 }
 

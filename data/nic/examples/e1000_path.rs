@@ -1,12 +1,13 @@
 //! Cost of the e1000's data path for each frame, or of the e1000e's: `e1000_path local|cross
-//! [BYTES] [ROUNDS] [KIND] [FRAMES] [BURST] [MODEL] [held]`.
+//! [BYTES] [ROUNDS] [KIND] [FRAMES] [BURST] [MODEL] [held|not] [csb]`.
 //!
 //! `local`: guest and device take turns in one thread (for callgrind: everything is in the cache).
 //! `cross`: the guest runs on another core; what is timed are the device's calls that moved frames.
 //! Doorbells are mapped: the guest stores TDT and RDT. KIND: `legacy` (one descriptor for each
 //! frame) or `sum` (a context and a data descriptor, as Linux sends TCP). MODEL: `e1000`, with
 //! interrupts whose causes are read, or `e1000e`, with MSI-X and extended receive descriptors.
-//! `held`: what of the chip outlives its process is noted.
+//! `held`: what of the chip outlives its process is noted. `csb`: the tails are published in the
+//! status block of an e1000, and nobody asks for an interrupt.
 //! Prints the fastest of the rounds, since the machine is shared.
 
 use std::os::fd::AsFd;
@@ -58,7 +59,8 @@ struct Ring {
     desc: Window,
     buffers: u64,
     head: usize,
-    tail: usize,
+    /// Where the tail is published.
+    tail: (Window, usize),
     /// The place of DD in the second word of a receive descriptor.
     dd: u32,
     /// First descriptor not known to be done, and next to post.
@@ -81,7 +83,7 @@ impl Ring {
             desc: window(map, at, 16 * SIZE as usize),
             buffers: at + 0x1_0000,
             head,
-            tail,
+            tail: (window(pages, 0, E1000::PAGES), tail),
             dd,
             done: 0,
             next: 0,
@@ -101,7 +103,18 @@ impl Ring {
     }
 
     fn ring(&self) {
-        self.pages.set_u32(self.tail, self.next, Ordering::Release);
+        let (window, at) = &self.tail;
+        window.set_u32(*at, self.next, Ordering::Release);
+    }
+
+    /// The tail is published in the CSB at `at` from now on, in its `word`.
+    fn use_csb<C: Nic>(&mut self, chip: &C, at: u32, word: usize) {
+        let csb = self.map.window(at.into(), 0x68, 4).expect("inside");
+        set(chip, 0x2834, 0);
+        set(chip, 0x2830, at);
+        csb.set_u32(word, self.next, Ordering::Release);
+        csb.set_u32(0x0c, 1, Ordering::Release);
+        self.tail = (csb, word);
     }
 
     fn buffer(&self, index: u32) -> u64 {
@@ -222,11 +235,15 @@ const WRITES: Model<E1000e> = Model {
     dd: 0,
 };
 
+fn has_csb() -> bool {
+    std::env::args().nth(9).as_deref() == Some("csb")
+}
+
 /// A chip that its driver has brought up with one ring.
 fn chip<C: Nic>(model: &Model<C>, map: &Arc<Map>, registers: [(u64, u32); 6]) -> (C, Arc<Map>) {
     let pages = memory(E1000::PAGES as u64);
     let window = pages.window(0, E1000::PAGES, 4).expect("pages");
-    let config = Config { mac: Mac::new([2; 6]), irq_rate_max: 0, csb: false };
+    let config = Config { mac: Mac::new([2; 6]), irq_rate_max: 0, csb: has_csb() };
     let chip = (model.make)(config, window, Arc::new(Quiet(Instant::now())));
     if std::env::args().nth(8).as_deref() == Some("held") {
         assert!(chip.hold(memory(HELD as u64).window(0, HELD, 4).expect("memory")));
@@ -313,6 +330,10 @@ fn measure<C: Nic>(model: &Model<C>) {
     let mut b = Ring::new(&map, &pages, 0x20_0000, (RDH, RDT), model.dd);
     (1..SIZE).for_each(|_| b.put(b.buffer(b.next), 0));
     b.ring();
+    if has_csb() {
+        a.use_csb(&tx, 0x3f_0000, 0);
+        b.use_csb(&rx, 0x3f_1000, 0x10);
+    }
     let pair = (&tx, &rx, model.handle);
     let frame = frame(bytes, sums);
     let mut batch = Batch::new();

@@ -141,7 +141,8 @@ pub(crate) trait Controlled: Chip {
             self.derive_sides(control, tx, rx);
             core.irq.revive(remains.mask());
             tx.revive(self, remains)?;
-            rx.revive(self, remains)
+            rx.revive(self, remains)?;
+            core.revive_csb(self, (tx, rx), remains)
         })
     }
 
@@ -176,6 +177,9 @@ impl<C: Controlled + Send + Sync> PciFunction for C {
         match space {
             Space::Bar(bar) => self.write_bar(bar, offset, data),
             Space::Config => self.write_config(offset, data),
+        }
+        if self.core().may_repeat() {
+            self.core().revived.store(false, Ordering::Relaxed);
         }
     }
 
@@ -240,6 +244,7 @@ impl<C: Controlled + Send + Sync> PciFunction for C {
             Err(_) => drop(self.take_over(&before)),
         }
         self.core().unnoted.store(true, Ordering::Relaxed);
+        self.core().revived.store(done.is_ok(), Ordering::Relaxed);
         done
     }
 

@@ -60,6 +60,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use vmlan_ram::{Map, Window};
 
 pub use super::csb_direction::{CsbSide, Direction, Register};
+use super::held::point;
 use super::irq::Kinds;
 use super::{CsbFault, Fault};
 use crate::notify::Guard;
@@ -117,22 +118,27 @@ impl CsbFields for Csb {
     }
     #[inline]
     fn set_host_tdh(&self, index: u32) {
+        point();
         self.words.set_u32(HOST_TDH, index, Ordering::Release);
     }
     #[inline]
     fn set_host_rdh(&self, index: u32) {
+        point();
         self.words.set_u32(HOST_RDH, index, Ordering::Release);
     }
     #[inline]
     fn set_host_need_txkick(&self, wish: u32) {
+        point();
         self.words.set_u32(HOST_NEED_TXKICK, wish, Ordering::Relaxed);
     }
     #[inline]
     fn set_host_need_rxkick(&self, wish: u32) {
+        point();
         self.words.set_u32(HOST_NEED_RXKICK, wish, Ordering::Relaxed);
     }
     #[inline]
     fn set_host_rxkick_at(&self, index: u32) {
+        point();
         self.words.set_u32(HOST_RXKICK_AT, index, Ordering::Relaxed);
     }
 }

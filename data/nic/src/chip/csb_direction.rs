@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::csb::Csb;
+use super::held::{Held, Remains};
 use super::state::{Fields, Stateful};
+use crate::bits::low32;
 use crate::notify::csb::{self, CsbFields};
 use crate::ring::distance;
 
@@ -52,13 +54,17 @@ pub struct CsbSide {
     awake: bool,
     /// The guest has turned the CSB off.
     off: bool,
+    /// Where the tail and `last` outlive the process, as they were noted there.
+    held: Option<Arc<Held>>,
+    noted: u64,
 }
 
 impl CsbSide {
     pub fn new(direction: Direction) -> Self {
         let tail = Tail::Register;
         let (csb, last, asked, awake, off) = (None, 0, false, false, false);
-        Self { direction, csb, tail, last, asked, awake, off }
+        let (held, noted) = (None, 0);
+        Self { direction, csb, tail, last, asked, awake, off, held, noted }
     }
 
     /// There is a CSB.
@@ -82,6 +88,10 @@ impl CsbSide {
     /// back. `on`: this side is on, so the CSB still belongs to its driver.
     pub fn replace(&mut self, csb: Option<Arc<Csb>>, on: bool) {
         self.csb = csb;
+        if !on {
+            self.tail = Tail::Register;
+            self.note();
+        }
         if self.direction == Direction::Transmit {
             self.asked = true;
             if let Some(csb) = self.csb.as_ref().filter(|_| on) {
@@ -95,6 +105,14 @@ impl CsbSide {
         let csb = self.csb.take();
         self.believe_register(csb.as_deref());
         self.csb = csb;
+        self.note();
+    }
+
+    /// The same, in a look, which finds the tail after this.
+    pub fn doubt(&mut self) {
+        if self.tail != Tail::Register {
+            self.restart();
+        }
     }
 
     /// As long as the register counts the guest must write it, so the wish for kicks stands.
@@ -173,6 +191,11 @@ impl CsbSide {
         } else {
             self.leave(&csb, register, size)
         };
+        self.note();
+        // Not before it is noted that kicks are not needed.
+        if self.tail == Tail::Csb {
+            self.disarm(&csb);
+        }
         self.csb = Some(csb);
         tail
     }
@@ -225,7 +248,6 @@ impl CsbSide {
             }
             Tail::Stale(_) | Tail::Register => self.tail = Tail::Csb,
         }
-        self.disarm(csb);
         self.follow(csb, register, size)
     }
 
@@ -291,31 +313,74 @@ impl CsbSide {
     pub fn adopt(&mut self, csb: Option<Arc<Csb>>) {
         self.csb = csb;
     }
+
+    /// What is known of the tail outlives the process there.
+    pub fn hold(&mut self, held: &Arc<Held>) {
+        self.held = Some(Arc::clone(held));
+    }
+
+    /// The tail has changed, or what follows from it.
+    #[inline]
+    fn note(&mut self) {
+        let Some(held) = &self.held else { return };
+        let (kind, word) = self.tail.parts();
+        let word = if self.tail == Tail::Csb { self.last } else { word };
+        let word = u64::from(kind) << 32 | u64::from(word);
+        if self.noted != word {
+            self.noted = word;
+            held.set_csb_side(self.direction == Direction::Receive, word);
+        }
+    }
+
+    /// Goes on from what a process has left. `same`: of this ring. Nobody knows which wishes stand.
+    pub fn revive(&mut self, remains: &Remains<'_>, same: bool) {
+        let word = remains.csb_side(self.direction == Direction::Receive);
+        let tail = Tail::of(low32(word >> 32), low32(word)).filter(|_| same);
+        (self.tail, self.last) = (tail.unwrap_or(Tail::Register), low32(word));
+        self.asked = true;
+        self.note();
+    }
 }
 
 impl Stateful for CsbSide {
     fn fields(&mut self, io: &mut Fields<'_>) {
-        let Self { direction: _, csb: _, tail, last, asked, awake, off } = self;
+        let Self { direction: _, csb: _, tail, last, asked, awake, off, held: _, noted: _ } = self;
         tail.fields(io);
         io.u32(last);
         [asked, awake, off].into_iter().for_each(|flag| io.flag(flag));
+        if io.restores() {
+            self.note();
+        }
+    }
+}
+
+impl Tail {
+    /// As numbers.
+    fn parts(self) -> (u8, u32) {
+        match self {
+            Self::Register => (0, 0),
+            Self::Stale(word) => (1, word),
+            Self::Csb => (2, 0),
+        }
+    }
+
+    fn of(kind: u32, word: u32) -> Option<Self> {
+        match kind {
+            0 => Some(Self::Register),
+            1 => Some(Self::Stale(word)),
+            2 => Some(Self::Csb),
+            _ => None,
+        }
     }
 }
 
 impl Stateful for Tail {
     fn fields(&mut self, io: &mut Fields<'_>) {
-        let (mut kind, mut word) = match self {
-            Self::Register => (0, 0),
-            Self::Stale(word) => (1, *word),
-            Self::Csb => (2, 0),
-        };
+        let (mut kind, mut word) = self.parts();
         io.u8(&mut kind);
         io.u32(&mut word);
-        io.check(kind < 3 && (kind == 1 || word == 0));
-        *self = match kind {
-            0 => Self::Register,
-            1 => Self::Stale(word),
-            _ => Self::Csb,
-        };
+        let tail = Self::of(kind.into(), word).filter(|_| kind == 1 || word == 0);
+        io.check(tail.is_some());
+        *self = tail.unwrap_or(Self::Register);
     }
 }

@@ -2,7 +2,8 @@
 //! has as well, which says at every moment how the chip is to go on ([`super::Nic::revive`]).
 //!
 //! ```text
-//!  0x0000  words: the format, which slot counts, the interrupt mask, what a chip has of its own
+//!  0x0000  words: the format, which slot counts, the interrupt mask, the CSB, what a chip
+//!          has of its own
 //!  0x1000  a line for each ring                  written by whoever has that side's lock
 //!  0x2000  two slots: configuration space, EEPROM, PHY, as a state has them
 //!  0x4000  registers, each at its offset
@@ -36,6 +37,13 @@
 //! Where the descriptors say who owns them, a mark is a bit beside OWN, and goes with it, in one
 //! store; the head of such a ring is in the intent's word, and so is its size.
 //!
+//! # The CSB
+//!
+//! Where it is, and whether messages say all, is noted while both sides are stopped. A side whose
+//! tail is in the CSB has a word that says how far it is believed ([`super::csb::CsbSide`]): before
+//! the guest is told that it need not kick, and, once it has turned the CSB off, only when the
+//! register has the later of both tails. All else in there is the guest's, or is said again.
+//!
 //! # Whom to believe
 //!
 //! Nobody: the memory is checked as a state is.
@@ -55,8 +63,14 @@ pub const HELD: usize = 0x1_0000;
 const FORMAT: usize = 0;
 /// What the format's word is, once all is there.
 const VALID: u32 = 0x484c_4d01;
+/// Whoever wrote it notes where the CSB is: older ones did not.
+const KNOWS_CSB: usize = 4;
 const SELECT: usize = 8;
 const MASK: usize = 16;
+/// Where the CSB is; what it said when it was placed; a word for each side.
+const CSB: usize = 24;
+const CSB_BY_MESSAGE: usize = 20;
+const CSB_SIDES: usize = 32;
 /// Words of a chip's own.
 const OWN: usize = 0x40;
 const LINES: usize = 0x1000;
@@ -141,6 +155,27 @@ impl Held {
         self.set(REGISTERS + offset as usize, value);
     }
 
+    /// The same, unless it is about to have another.
+    #[inline]
+    pub fn replace_register(&self, offset: u32, old: u32, new: u32) {
+        point();
+        let _other = self.0.replace_u32(REGISTERS + offset as usize, old, new);
+    }
+
+    /// The CSB is there. `by_message`: its driver is content with messages.
+    pub fn set_csb(&self, address: u64, by_message: bool) {
+        // Neither of the two makes sense with the other's former value.
+        self.set_long(CSB, 0);
+        self.set(CSB_BY_MESSAGE, by_message.into());
+        self.set_long(CSB, address);
+    }
+
+    /// What a side knows of it. `receives`: which.
+    #[inline]
+    pub fn set_csb_side(&self, receives: bool, word: u64) {
+        self.set_long(CSB_SIDES + 8 * usize::from(receives), word);
+    }
+
     /// A word of the chip's own.
     pub fn set_own(&self, n: usize, value: u32) {
         self.set(OWN + 4 * n, value);
@@ -170,6 +205,7 @@ impl Held {
         }
         self.set_long(SELECT, next);
         if self.0.u32(FORMAT, Ordering::Relaxed) != VALID {
+            self.set(KNOWS_CSB, 1);
             self.set(FORMAT, VALID);
         }
     }
@@ -226,6 +262,21 @@ impl<'b> Remains<'b> {
         self.long(OWN + 4 * n)
     }
 
+    /// What it says of the CSB counts.
+    pub fn knows_csb(&self) -> bool {
+        self.word(KNOWS_CSB) != 0
+    }
+
+    /// Where the CSB is, and whether its driver is content with messages.
+    pub fn csb(&self) -> (u64, bool) {
+        (self.long(CSB), self.word(CSB_BY_MESSAGE) != 0)
+    }
+
+    /// See [`Held::set_csb_side`].
+    pub fn csb_side(&self, receives: bool) -> u64 {
+        self.long(CSB_SIDES + 8 * usize::from(receives))
+    }
+
     /// The interrupts that were enabled, and perhaps some more: messages disable them, too.
     pub fn mask(&self) -> u32 {
         self.word(MASK)
@@ -239,6 +290,7 @@ mod intent {
     pub const FLIP: u64 = 1 << 34; // What was said with it is in the other one.
     pub const CUT: u64 = 1 << 35; // Behind it the rest of a frame is passed over.
     pub const WAS_CUT: u64 = 1 << 36; // In front of it.
+    pub const WROTE: u64 = 1 << 37; // Descriptors were written back since the ring was stopped.
     pub const SIZE: u32 = 48; // From here on: how long the ring is, if no register says so.
 }
 
@@ -257,8 +309,8 @@ pub struct Line {
     /// Where the ring is.
     base: u64,
     extent: u64,
-    /// Its size, as each intent's word has it.
-    size: u64,
+    /// Its size, or that descriptors were written back: each intent's word says it.
+    always: u64,
     /// Words that were kept for the next intent.
     kept: Cell<u32>,
 }
@@ -268,7 +320,7 @@ impl Line {
     pub fn new(held: &Arc<Held>, n: usize) -> Self {
         let (base, extent) = (0, u64::MAX);
         let (held, at, kept) = (Arc::clone(held), LINES + n * LINE, Cell::new(0));
-        Self { held, at, rest: 0, next: 0, base, extent, size: 0, kept }
+        Self { held, at, rest: 0, next: 0, base, extent, always: 0, kept }
     }
 
     fn set(&self, at: usize, value: u64) {
@@ -277,13 +329,20 @@ impl Line {
 
     #[inline]
     fn intent(&self, word: u64) {
-        self.set(INTENT, word | self.size);
+        self.set(INTENT, word | self.always);
     }
 
     /// No register says how long the ring is. As far as is known, so long.
     #[inline]
     pub fn sized(&mut self, size: u32) {
-        self.size = u64::from(size) << intent::SIZE;
+        self.always = u64::from(size) << intent::SIZE;
+    }
+
+    /// Descriptors were written back since the ring was stopped, or were not. The next word says
+    /// so.
+    #[inline]
+    pub fn wrote(&mut self, wrote: bool) {
+        self.always = if wrote { intent::WROTE } else { 0 };
     }
 
     /// The ring is here.
@@ -421,6 +480,11 @@ impl<'b> Left<'b> {
     /// See [`Line::sized`].
     pub fn size(&self) -> u32 {
         low32(self.word >> intent::SIZE)
+    }
+
+    /// See [`Line::wrote`].
+    pub fn wrote(&self) -> bool {
+        self.word & intent::WROTE != 0
     }
 
     /// The intent, of a ring with `size` descriptors.

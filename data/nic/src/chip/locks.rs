@@ -12,12 +12,12 @@ use vmlan_ram::Map;
 
 use super::csb::{Csb, Placed};
 use super::frame_totals::Stats;
-use super::held::Held;
+use super::held::{Held, Remains};
 use super::interrupts::Interrupts;
 use super::irq::{Edge, Irq};
 use super::pci::{Change, Pci};
 use super::port::{ReceiveSide, TransmitSide};
-use super::state::{Fields, Parts, Tag, counter_fields};
+use super::state::{Fields, Parts, StateError, Tag, counter_fields};
 use super::{Chip, Config, Fault, Host};
 use crate::notify::bell::Bell;
 
@@ -49,6 +49,9 @@ pub struct ChipCore<C: Chip> {
     pub(super) unnoted: AtomicBool,
     /// The interrupts that were noted as enabled.
     pub(super) noted_mask: AtomicU32,
+    /// It goes on from what a process has left, and no register was written since. So the first
+    /// write may be one that was made already.
+    pub(super) revived: AtomicBool,
 }
 
 /// What is to be done once no lock is held.
@@ -103,6 +106,7 @@ impl<C: Chip> ChipCore<C> {
             held: OnceLock::new(),
             unnoted: AtomicBool::new(false),
             noted_mask: AtomicU32::new(0),
+            revived: AtomicBool::new(false),
         }
     }
 
@@ -260,10 +264,16 @@ impl<C: Chip> ChipCore<C> {
     /// CSBAL was written: the CSB is at `address` from now on; 0: there is none.
     pub(crate) fn place_csb(&self, chip: &C, address: u64) {
         self.stopped(|tx, rx| {
-            *lock(&self.csb) = Placed { address, fault: None };
-            let csb = self.find_csb(tx);
-            tx.place_csb(chip, csb.clone());
-            rx.place_csb(chip, csb);
+            let before = std::mem::replace(&mut *lock(&self.csb), Placed { address, fault: None });
+            if self.may_repeat() && before.address == address {
+                // What the guest has published there since need not be doubted.
+                self.replace_csb(chip, tx, rx);
+            } else {
+                let csb = self.find_csb(tx);
+                tx.place_csb(chip, csb.clone());
+                rx.place_csb(chip, csb);
+                self.note_csb(address);
+            }
             if lock(&self.csb).fault.is_some() {
                 self.counters.faults.add_shared(1);
             }
@@ -279,6 +289,40 @@ impl<C: Chip> ChipCore<C> {
     pub(crate) fn drop_csb(&self, chip: &C, tx: &mut C::Tx, rx: &mut C::Rx) {
         *lock(&self.csb) = Placed::default();
         self.replace_csb(chip, tx, rx);
+        self.note_csb(0);
+    }
+
+    /// The CSB was placed there, and has been found or not. Workers are kept out.
+    fn note_csb(&self, address: u64) {
+        let csb = self.irq.with_csb().and_then(Irq::csb_now);
+        let by_message = csb.is_some_and(|csb| csb.by_message());
+        self.held.get().into_iter().for_each(|held| held.set_csb(address, by_message));
+    }
+
+    /// The CSB of a chip that goes on from what a process has left, whose sides do already. The
+    /// heads are told there again, in case it did not come to that.
+    pub(super) fn revive_csb(
+        &self,
+        chip: &C,
+        (tx, rx): (&mut C::Tx, &mut C::Rx),
+        remains: &Remains<'_>,
+    ) -> Result<(), StateError> {
+        let (address, by_message) = remains.csb();
+        if address != 0 && !self.has_csb {
+            return Err(StateError::Lost("it has no CSB"));
+        }
+        *lock(&self.csb) = Placed { address, fault: None };
+        self.replace_csb(chip, tx, rx);
+        let csb = self.irq.with_csb().and_then(Irq::csb_now);
+        csb.into_iter().for_each(|csb| csb.placed_as(by_message));
+        self.note_csb(address);
+        Ok(())
+    }
+
+    /// See [`Self::revived`].
+    #[inline]
+    pub(crate) fn may_repeat(&self) -> bool {
+        self.revived.load(Ordering::Relaxed)
     }
 
     /// The map has been replaced: the CSB is now elsewhere, gone, or back.
@@ -325,7 +369,7 @@ impl<C: Chip> ChipCore<C> {
         #[rustfmt::skip]
         let Self {
             host: _, irq, counters, stats, tx: _, rx: _, csb, wanted: _, tx_bell, rx_bell,
-            unmasked: _, has_csb: _, wishes, held: _, unnoted: _, noted_mask: _,
+            unmasked: _, has_csb: _, wishes, held: _, unnoted: _, noted_mask: _, revived: _,
         } = self;
         parts.part(Tag(*b"STAT"), 1, |io| {
             stats.fields(io);
@@ -365,5 +409,6 @@ impl<C: Chip> ChipCore<C> {
         irq.csb_on().store(on, Ordering::Relaxed);
         tx.adopt_csb(csb.clone());
         rx.adopt_csb(csb);
+        self.note_csb(*address);
     }
 }

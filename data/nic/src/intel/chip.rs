@@ -152,8 +152,8 @@ impl<M: Model> Controlled for Intel<M> {
     fn revive_own(&self, remains: &Remains<'_>, mapped: bool) -> Result<(), StateError> {
         self.regs.revive(remains, mapped)?;
         self.set_ioaddr(remains.own(IOADDR));
-        if self.regs.get(CSBAL) | self.regs.get(CSBAH) != 0 {
-            return Err(StateError::Lost("its driver uses the CSB"));
+        if !remains.knows_csb() && self.regs.get(CSBAL) | self.regs.get(CSBAH) != 0 {
+            return Err(StateError::Lost("an older release had a CSB"));
         }
         M::revive(&self.regs)
     }

@@ -177,7 +177,8 @@ impl Registers {
     #[must_use]
     #[inline]
     pub fn replace(&self, offset: u32, old: u32, new: u32) -> bool {
-        self.note(offset, new);
+        // Whoever is about to set another has noted that: both take the same.
+        self.held.get().into_iter().for_each(|held| held.replace_register(offset, old, new));
         self.pages.replace_u32((offset - PAGES_START) as usize, old, new)
     }
 

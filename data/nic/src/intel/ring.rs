@@ -213,6 +213,7 @@ impl<M: Model> Ring<M> {
         (self.head, self.told, self.wrote) = (Some(head), Some(head), true);
         regs.set(self.names.head, head << self.format.shift());
         if let Some(line) = &mut self.line {
+            line.wrote(true);
             line.close();
         }
         self.csb.publish(head);
@@ -294,6 +295,13 @@ impl<M: Model> DescriptorRing for Ring<M> {
         let moved = !same || self.head != Some(head);
         let size = len >> 4 >> shift;
         let register = Tail(regs, self.names.tail);
+        // The ring that what is noted of the CSB is about has to be noted first.
+        if let Some(line) = &mut self.line {
+            if !same {
+                self.csb.doubt();
+            }
+            line.place(base, len, kind(format));
+        }
         let tail = match self.csb.is_placed() {
             false => register.get() >> shift,
             true => {
@@ -301,9 +309,6 @@ impl<M: Model> DescriptorRing for Ring<M> {
                 self.csb.tail(&register, size, moved)
             }
         };
-        if let Some(line) = &mut self.line {
-            line.place(base, len, kind(format));
-        }
         let result = self.check(same, base, len, head.max(tail));
         self.fault = result.err();
         result?;
@@ -322,6 +327,7 @@ impl<M: Model> DescriptorRing for Ring<M> {
         (self.head, self.fault, self.told, self.wrote) = (None, None, None, false);
         self.csb.restart();
         if let Some(line) = &mut self.line {
+            line.wrote(false);
             line.forget();
         }
         self.publish_again(chip);
@@ -344,6 +350,7 @@ impl<M: Model> DescriptorRing for Ring<M> {
 
     fn hold(&mut self, held: &Arc<Held>) {
         self.line = Some(Line::new(held, self.number()));
+        self.csb.hold(held);
     }
 
     #[inline]
@@ -395,9 +402,15 @@ impl<M: Model> DescriptorRing for Ring<M> {
             marked.for_each(|index| self.memory.set_u32(index, self.status(), 0));
         }
         regs.set(self.names.head, head);
+        self.csb.revive(remains, same);
+        self.wrote = same && (left.wrote() || intent.is_some_and(|(first, _)| first != head));
         self.said = left.said(intent.is_some());
         let cut = same && left.is_cut(intent.is_some());
         if let Some(line) = &mut self.line {
+            if same {
+                line.place(base, len, kind(self.format));
+            }
+            line.wrote(self.wrote);
             line.say(&self.said, cut);
         }
         self.head = Some(head);
@@ -421,7 +434,7 @@ impl<M: Model> DescriptorRing for Ring<M> {
         // The model derives the format; no descriptor is in the making.
         #[rustfmt::skip]
         let Self {
-            names: _, memory, head, fault, csb, told, wrote, format: _, lengths: _, line: _,
+            names: _, memory, head, fault, csb, told, wrote, format: _, lengths: _, line,
             said, marked: _, cut: _, _model: _,
         } = self;
         memory.fields(io);
@@ -435,6 +448,12 @@ impl<M: Model> DescriptorRing for Ring<M> {
         if io.restores() {
             // The next look finds out.
             *fault = None;
+            if let Some(line) = line {
+                let (base, len) = memory.place();
+                line.place(base, len, kind(Format::Legacy));
+                line.wrote(*wrote);
+                line.say(said, false);
+            }
         }
     }
 

@@ -36,7 +36,7 @@ impl R8169 {
 
     /// A register as written.
     pub(super) fn write_register(&self, write: &Write) {
-        let repeats = self.may_repeat();
+        let repeats = self.core.may_repeat();
         match write.row.offset {
             IDR0 | IDR4 | CONFIG0..=CONFIG5 => self.write_locked(write),
             MAR0 | MAR4 | RCR | RMS => self.set_filter(write),

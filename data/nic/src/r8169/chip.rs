@@ -58,8 +58,6 @@ pub struct R8169 {
     pub(super) filter_version: AtomicU32,
     /// How often each ring was told to begin again.
     rewinds: [AtomicU32; 3],
-    /// A process has died, and nothing was written since.
-    revived: AtomicBool,
     control: Mutex<ControlOf<Self>>,
 }
 
@@ -102,7 +100,6 @@ impl R8169 {
             asleep: AtomicBool::new(false),
             filter_version: AtomicU32::new(0),
             rewinds: Default::default(),
-            revived: AtomicBool::new(false),
             control: Mutex::new(control),
         };
         chip.reset();
@@ -127,12 +124,6 @@ impl R8169 {
         let next = rewinds.load(Ordering::Acquire).wrapping_add(1);
         self.regs.held().into_iter().for_each(|held| held.set_own(n, next));
         rewinds.store(next, Ordering::Release);
-    }
-
-    /// A register is written. True: by the first write that a process sees whose predecessor has
-    /// died, so it may be one that was made already.
-    pub(super) fn may_repeat(&self) -> bool {
-        self.revived.load(Ordering::Relaxed) && self.revived.swap(false, Ordering::Relaxed)
     }
 
     /// What of the chip's own outlives the process.
@@ -222,7 +213,7 @@ impl Controlled for R8169 {
         #[rustfmt::skip]
         let Self {
             mac: _, core: _, regs, clock, tally, missed, sent, received, wire: _, asleep: _,
-            filter_version: _, rewinds, revived: _, control: _,
+            filter_version: _, rewinds, control: _,
         } = self;
         regs.fields(io);
         clock.fields(regs.get(TIMERINT), io);
@@ -243,8 +234,8 @@ impl Controlled for R8169 {
 
     fn revive_own(&self, remains: &Remains<'_>, _: bool) -> Result<(), StateError> {
         self.regs.revive(remains)?;
-        if self.core.has_csb() && self.regs.address(CSBAL) != 0 {
-            return Err(StateError::Lost("its driver uses the CSB"));
+        if !remains.knows_csb() && self.core.has_csb() && self.regs.address(CSBAL) != 0 {
+            return Err(StateError::Lost("an older release had a CSB"));
         }
         for (n, count) in self.rewinds.iter().enumerate() {
             count.store(remains.own(n), Ordering::Release);
@@ -252,7 +243,6 @@ impl Controlled for R8169 {
         self.clock.set_limit(self.regs.get(TIMERINT));
         self.clock.restart_at(remains.own_long(START));
         self.note_own();
-        self.revived.store(true, Ordering::Relaxed);
         Ok(())
     }
 

@@ -57,6 +57,11 @@ impl Descriptors {
         self.window.as_ref().map_or((0, 0), |w| w.descriptor(at(index)))
     }
 
+    /// Where it is, and its bytes.
+    pub fn place(&self) -> (u64, u32) {
+        (self.base, self.len)
+    }
+
     /// Its first quadword.
     #[inline]
     pub fn first(&self, index: u32, order: Ordering) -> u64 {

@@ -190,8 +190,8 @@ impl Controlled for Rtl8139 {
 
     fn revive_own(&self, remains: &Remains<'_>, _: bool) -> Result<(), StateError> {
         self.regs.revive(remains)?;
-        if self.core.has_csb() && self.regs.address(CSBAL) != 0 {
-            return Err(StateError::Lost("its driver uses the CSB"));
+        if !remains.knows_csb() && self.core.has_csb() && self.regs.address(CSBAL) != 0 {
+            return Err(StateError::Lost("an older release had a CSB"));
         }
         for (n, count) in self.rings.counts().into_iter().enumerate() {
             count.store(remains.own(n), Ordering::Release);

@@ -211,7 +211,7 @@ fn script() -> Vec<Said> {
 /// Every second one asks for a reply, the two that are not to be done twice among them.
 fn say(world: &World, said: Said, n: usize) {
     let (request, body, fd) = said;
-    let asks = n % 2 == 0 || request.is_once();
+    let asks = n.is_multiple_of(2) || request.is_once();
     let flags = if asks { 1 | 1 << 3 } else { 1 };
     let size = u32::try_from(body.len()).unwrap();
     let head = [request.number(), flags, size].into_iter().flat_map(u32::to_ne_bytes);

@@ -12,9 +12,13 @@ use vmlan_ram::Map;
 use super::guest::*;
 use super::{Intel, Model};
 use crate::chip::Space;
-use crate::chip::held_judge::{Life, Mortal, Random, all, dies_everywhere, window};
+use crate::chip::held_judge::{Block, Life, Mortal, Random, all, dies_everywhere, window};
 use crate::e1000::I82540;
 use crate::e1000e::I82574;
+
+#[path = "held_csb.rs"]
+mod csb;
+use csb::{CSBAH, CSBAL};
 
 const RING: u32 = 32;
 const IMS: u64 = 0xd0;
@@ -94,6 +98,8 @@ struct Machine<M: Model> {
     partial: Vec<u8>,
     turn: u32,
     microwire: Vec<bool>,
+    csb: Option<Block>,
+    goes_on: bool,
 }
 
 fn make<M: Model>(registers: &Arc<Map>, life: &Life) -> Intel<M> {
@@ -119,6 +125,8 @@ impl<M: Driven> Machine<M> {
             partial,
             turn,
             microwire,
+            csb: None,
+            goes_on: false,
         };
         let chip = machine.another().0;
         chip.note();
@@ -172,6 +180,7 @@ impl<M: Driven> Machine<M> {
         (self.tx, self.rx) = ((0, 0), (0, 0));
         self.partial.clear();
         self.fresh = true;
+        self.csb.iter().for_each(|csb| csb.put(&self.life, csb::GUEST_TDT, 0));
         self.give_back();
         self.set(IMS, M::MASK);
         self.set(0x400, 2 | 8);
@@ -198,8 +207,11 @@ impl<M: Driven> Machine<M> {
             self.life.put(desc, &(RX_BUFFERS + BUFFER * u64::from(at)).to_le_bytes());
             at = (at + 1) % RING;
         }
-        if at != self.rx.1 {
-            self.rx.1 = at;
+        let before = std::mem::replace(&mut self.rx.1, at);
+        if at == before {
+            return;
+        }
+        if self.publish_buffers(before) {
             self.set(RD + TAIL, at);
         }
     }
@@ -333,8 +345,16 @@ impl<M: Driven> Mortal for Machine<M> {
         self.chip = chip;
     }
 
+    fn meanwhile(&mut self) -> Option<(u64, u32)> {
+        self.send_meanwhile()
+    }
+
     fn look(&mut self, gives_back: bool) {
-        if !self.life.interrupted() {
+        let interrupted = self.life.interrupted();
+        if let Some(csb) = self.on() {
+            return self.look_awake(csb, interrupted, gives_back);
+        }
+        if !interrupted {
             return;
         }
         let causes = self.get(ICR);
@@ -355,10 +375,11 @@ impl<M: Driven> Mortal for Machine<M> {
 
     fn send_some(&mut self) {
         (0..4).for_each(|_| self.send());
-        self.set(TD + TAIL, self.tx.1);
+        self.publish();
     }
 
     fn unseen(&self) -> Option<&'static str> {
+        self.assert_heads();
         let word = self.life.word(self.ring_at(true) + 16 * u64::from(self.rx.0) + 8);
         let unseen = self.rx.0 != self.rx.1 && M::said_of(word).0 & 1 != 0;
         let done =
@@ -371,8 +392,7 @@ impl<M: Driven> Mortal for Machine<M> {
         match random.below(16) {
             0..4 => {
                 (0..=random.below(8)).for_each(|_| self.send());
-                let tail = self.tx.1;
-                self.set(TD + TAIL, tail);
+                self.publish();
             }
             4..7 => {
                 let limit = 1 + random.below(40) as usize;
@@ -384,6 +404,7 @@ impl<M: Driven> Mortal for Machine<M> {
                 let gives_back = random.below(3) > 0;
                 self.look(gives_back);
             }
+            14 if self.csb.is_some() => self.around_csb(random),
             14 => self.pins(random),
             _ if random.below(6) == 0 => self.reset(),
             _ => {}
@@ -391,6 +412,7 @@ impl<M: Driven> Mortal for Machine<M> {
     }
 
     fn end(&mut self) -> Vec<u32> {
+        self.turn_off_last();
         let reported = |(_, last): &(u32, u32)| self.said_of_sent(*last) & RS != 0;
         assert!(!self.flights.iter().any(reported), "not said to be sent");
         for (base, tail) in [(TD, self.tx.1), (RD, self.rx.1)] {
@@ -398,8 +420,24 @@ impl<M: Driven> Mortal for Machine<M> {
         }
         assert_eq!(self.get(TD + HEAD), self.tx.1);
         assert_eq!(self.get(RD + HEAD), self.rx.0);
-        let known =
-            [0, 0x8, 0x18, 0x20, IMS, 0x100, 0x400, 0x5008, RA, RA + 4, MTA, TD, RD, 0x3808];
+        let known = [
+            CSBAL,
+            CSBAH,
+            0,
+            0x8,
+            0x18,
+            0x20,
+            IMS,
+            0x100,
+            0x400,
+            0x5008,
+            RA,
+            RA + 4,
+            MTA,
+            TD,
+            RD,
+            0x3808,
+        ];
         let mut list: Vec<u32> = known.into_iter().map(|at| self.get(at)).collect();
         list.extend(self.microwire.iter().map(|bit| u32::from(*bit)));
         list.push(self.read(M::PORTS, IOADDR));

@@ -115,6 +115,8 @@ impl<C: Cplus> Ring<C> {
         }
         self.doubt();
         self.moved = false;
+        // Its descriptors say all.
+        self.csb.revive(remains, false);
         self.note_place(cut);
         Ok(Revived { head: self.head, said: Said::default(), cut })
     }

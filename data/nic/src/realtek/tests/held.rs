@@ -8,7 +8,9 @@ use vmlan_frame::Mac;
 
 use super::cplus::Cplus;
 use crate::chip::fixture::{MAC, frame};
-use crate::chip::held_judge::{Life, Mortal, Random, dies_everywhere};
+use crate::chip::held::HELD;
+use crate::chip::held_judge::words::*;
+use crate::chip::held_judge::{Block, Life, Mortal, Random, all, dies_everywhere};
 use crate::chip::{Config, PciFunction as _, Space};
 use crate::r8169::R8169;
 use crate::rtl8139::Rtl8139;
@@ -25,6 +27,8 @@ const CR9346: u64 = 0x50;
 const TIMERINT: u64 = 0x58;
 const CPCR: u64 = 0xe0;
 const RDSAR: u64 = 0xe4;
+const CSBAL: u64 = 0xf0;
+const CSBAH: u64 = 0xf4;
 
 const OWN: u32 = 1 << 31;
 const EOR: u32 = 1 << 30;
@@ -102,6 +106,7 @@ struct Machine<C> {
     partial: Vec<u8>,
     turn: u32,
     microwire: Vec<u32>,
+    csb: Option<Block>,
 }
 
 impl<C: Driven> Machine<C> {
@@ -110,12 +115,104 @@ impl<C: Driven> Machine<C> {
         let chip = C::make(&life);
         let (flights, partial, microwire) = Default::default();
         let (tx, rx, turn) = ((0, 0), (0, 0), 0);
-        let mut machine = Self { life, chip, tx, flights, rx, partial, turn, microwire };
+        let mut machine = Self { life, chip, tx, flights, rx, partial, turn, microwire, csb: None };
         machine.chip = machine.another().0;
         machine.chip.note();
         machine.chip.set_link(true);
         machine.set_up();
         machine
+    }
+
+    /// Its driver has a CSB from the beginning.
+    fn with_csb() -> Self {
+        let mut machine = Self { csb: Some(Block::default()), ..Self::new() };
+        machine.place();
+        machine.turn_on();
+        machine
+    }
+
+    /// The CSB is at the next place, or nowhere any more.
+    fn place(&mut self) {
+        let Some(csb) = &mut self.csb else { return };
+        let at = csb.go();
+        self.set(CSBAH, &[0; 4]);
+        self.set(CSBAL, &at.to_le_bytes());
+    }
+
+    /// The CSB, if it is on.
+    fn on(&self) -> Option<Block> {
+        self.csb.filter(|csb| csb.is_on(&self.life))
+    }
+
+    fn turn_on(&mut self) {
+        let Some(csb) = self.csb else { return };
+        csb.put(&self.life, GUEST_TDT, self.tx.1);
+        csb.put(&self.life, GUEST_RDT, self.rx.1);
+        csb.put(&self.life, CSB_ON, 1);
+        self.give_back();
+    }
+
+    fn turn_off(&mut self) {
+        let Some(csb) = self.on() else { return };
+        self.kick();
+        csb.put(&self.life, CSB_ON, 0);
+    }
+
+    /// The driver turns its CSB on or off, moves it, places it once more; or stops a side for a
+    /// while.
+    fn around_csb(&mut self, random: &mut Random) {
+        match random.below(4) {
+            0..2 if self.on().is_some() => self.turn_off(),
+            0..2 => self.turn_on(),
+            2 => {
+                self.turn_off();
+                self.place();
+            }
+            _ if self.on().is_some() => {
+                let low = self.get(CSBAL, 4);
+                self.set(CSBAL, &low.to_le_bytes());
+            }
+            _ => {}
+        }
+    }
+
+    /// The ring of high priority is used.
+    fn high(&self) -> bool {
+        self.csb.is_none() && !self.turn.is_multiple_of(2)
+    }
+
+    fn kick(&mut self) {
+        self.set(C::POLL, &[if self.high() { 0x80 } else { 0x40 }]);
+    }
+
+    /// What was sent is published.
+    fn publish(&mut self) {
+        let Some(csb) = self.on() else { return self.kick() };
+        csb.put(&self.life, GUEST_TDT, self.tx.1);
+        if csb.get(&self.life, HOST_NEED_TXKICK) & 1 != 0 {
+            self.kick();
+        }
+    }
+
+    /// The driver has a CSB: it looks if it has said that it does, or if it is interrupted.
+    fn look_awake(&mut self, csb: Block, interrupted: bool, gives_back: bool) {
+        if !interrupted && csb.get(&self.life, NEED_RXKICK) == 1 {
+            return;
+        }
+        if interrupted {
+            let causes = self.get(ISR, 2);
+            self.set(ISR, &(causes as u16).to_le_bytes());
+        }
+        // If nothing is given back, it looks again soon.
+        for sleeps in 0..=u32::from(gives_back) {
+            csb.put(&self.life, NEED_TXKICK, sleeps);
+            csb.put(&self.life, NEED_RXKICK, sleeps);
+            self.reap();
+            self.take();
+            if gives_back {
+                self.give_back();
+            }
+        }
     }
 
     fn set(&mut self, at: u64, bytes: &[u8]) {
@@ -164,8 +261,7 @@ impl<C: Driven> Machine<C> {
         self.set(CPCR, &C::COMMAND.to_le_bytes());
         self.set(0xda, &[0xff, 0x3f]);
         // The ring of high priority, each other time.
-        let (used, other) =
-            if self.turn.is_multiple_of(2) { (TNPDS, THPDS) } else { (THPDS, TNPDS) };
+        let (used, other) = if self.high() { (THPDS, TNPDS) } else { (TNPDS, THPDS) };
         for (at, base) in [(used, self.ring_at(false)), (other, 0), (RDSAR, self.ring_at(true))] {
             self.set(at + 4, &[0; 4]);
             self.set(at, &(base as u32).to_le_bytes());
@@ -198,6 +294,12 @@ impl<C: Driven> Machine<C> {
         while self.rx.1 != self.rx.0 {
             self.post(self.rx.1);
             self.rx.1 = Self::next(self.rx.1);
+            if let Some(csb) = self.on() {
+                csb.put(&self.life, GUEST_RDT, self.rx.1);
+                if csb.get(&self.life, HOST_RXKICK_AT) == self.rx.1 {
+                    self.kick();
+                }
+            }
         }
     }
 
@@ -316,7 +418,11 @@ impl<C: Driven> Mortal for Machine<C> {
     }
 
     fn look(&mut self, gives_back: bool) {
-        if !self.life.interrupted() {
+        let interrupted = self.life.interrupted();
+        if let Some(csb) = self.on() {
+            return self.look_awake(csb, interrupted, gives_back);
+        }
+        if !interrupted {
             return;
         }
         let causes = self.get(ISR, 2);
@@ -337,7 +443,7 @@ impl<C: Driven> Mortal for Machine<C> {
 
     fn send_some(&mut self) {
         (0..4).for_each(|_| self.send());
-        self.set(C::POLL, &[if self.turn.is_multiple_of(2) { 0x40 } else { 0x80 }]);
+        self.publish();
     }
 
     fn unseen(&self) -> Option<&'static str> {
@@ -352,7 +458,7 @@ impl<C: Driven> Mortal for Machine<C> {
         match random.below(16) {
             0..4 => {
                 (0..=random.below(8)).for_each(|_| self.send());
-                self.set(C::POLL, &[if self.turn.is_multiple_of(2) { 0x40 } else { 0x80 }]);
+                self.publish();
             }
             4..7 => {
                 let limit = 1 + random.below(40) as usize;
@@ -364,6 +470,7 @@ impl<C: Driven> Mortal for Machine<C> {
                 let gives_back = random.below(3) > 0;
                 self.look(gives_back);
             }
+            14 if self.csb.is_some() => self.around_csb(random),
             14 => self.pins(random),
             _ if random.below(6) == 0 => self.reset(),
             _ => {}
@@ -372,12 +479,18 @@ impl<C: Driven> Mortal for Machine<C> {
 
     fn end(&mut self) -> Vec<u32> {
         assert!(self.flights.is_empty(), "not said to be sent");
+        if let Some(csb) = self.on() {
+            let heads = [HOST_TDH, HOST_RDH].map(|at| csb.get(&self.life, at));
+            assert_eq!(heads, [self.tx.1, self.rx.0], "a head was not told");
+            assert_eq!(csb.get(&self.life, HOST_RXKICK_AT), u32::MAX, "a wish of before");
+        }
         // What was sent leaves the tag as it was, and nothing of ours.
         for index in 0..C::RING {
             let word = self.life.word(self.desc(false, index));
             assert_eq!(word >> 32 & !u64::from(TAGC | 0xfff), 0, "descriptor {index}");
         }
-        let known = [0, 4, 8, 0x34, IMR, TCR, RCR, TCTR, TIMERINT, CPCR, RDSAR, TNPDS, THPDS];
+        let known =
+            [0, 4, 8, 0x34, IMR, TCR, RCR, TCTR, TIMERINT, CPCR, RDSAR, TNPDS, THPDS, CSBAL, CSBAH];
         let known = known.iter().chain(C::KNOWN);
         let mut list: Vec<u32> = known.map(|at| self.get(*at, 4)).collect();
         // ISR is of no time.
@@ -422,4 +535,39 @@ fn r8169() {
 fn rtl8139_plus() {
     dies_everywhere(Machine::<Rtl8139>::new, 0x9e37_79b9, 3);
     (1..4).for_each(|seed| dies_everywhere(Machine::<Rtl8139>::new, seed * 0x1234_5677, 23));
+}
+
+#[test]
+fn r8169_with_a_csb() {
+    dies_everywhere(Machine::<R8169>::with_csb, 0x9e37_79b9, 3);
+    (1..6).for_each(|seed| dies_everywhere(Machine::<R8169>::with_csb, seed * 0x1234_5677, 17));
+}
+
+#[test]
+fn rtl8139_plus_with_a_csb() {
+    dies_everywhere(Machine::<Rtl8139>::with_csb, 0x9e37_79b9, 5);
+    (1..6).for_each(|seed| dies_everywhere(Machine::<Rtl8139>::with_csb, seed * 0x1234_5677, 17));
+}
+
+/// The heads are told again; and of whoever did not note where the CSB is, nothing is believed.
+fn finds_its_csb<C: Driven>() {
+    let mut machine = Machine::<C>::with_csb();
+    machine.push(2);
+    machine.send_some();
+    machine.pull(256, 0);
+    let csb = machine.on().unwrap();
+    let heads = [HOST_TDH, HOST_RDH].map(|at| csb.get(&machine.life, at));
+    [HOST_TDH, HOST_RDH].into_iter().for_each(|at| csb.put(&machine.life, at, 77));
+    machine.die();
+    assert_eq!([HOST_TDH, HOST_RDH].map(|at| csb.get(&machine.life, at)), heads);
+    let mut remains = all(&machine.life.held, HELD);
+    assert_eq!(machine.another().0.revive(&remains, false), Ok(()));
+    remains[4] = 0;
+    assert!(machine.another().0.revive(&remains, false).is_err());
+}
+
+#[test]
+fn csbs_are_found() {
+    finds_its_csb::<R8169>();
+    finds_its_csb::<Rtl8139>();
 }
