@@ -15,14 +15,14 @@ use std::time::Duration;
 
 use common::{memfd, until};
 use vfio::*;
-use vmlan_attach::vfio_user::{Config, Doorbell, adopt, attach};
+use vmlan_attach::vfio_user::{Config, Doorbell, Model, adopt, attach};
 use vmlan_frame::Mac;
 use vmlan_keeper::hold::{Hold, Holder};
 
 /// Tells this program that it is a switch, and where.
 const PLACE: &str = "VMLAN_TEST_SWITCH";
 const MAPPED: &str = "VMLAN_TEST_MAPPED";
-const CSB: &str = "VMLAN_TEST_CSB";
+const E1000E: &str = "VMLAN_TEST_E1000E";
 const UNHELD: &str = "VMLAN_TEST_UNHELD";
 
 /// A switch with one port, until it is killed. A test only in name.
@@ -34,7 +34,9 @@ fn a_switch() {
     if std::env::var_os(MAPPED).is_some() {
         config.doorbell = Doorbell::Mapped;
     }
-    config.csb = std::env::var_os(CSB).is_some();
+    if std::env::var_os(E1000E).is_some() {
+        config.model = Model::E1000e;
+    }
     let mut found = Vec::new();
     if std::env::var_os(UNHELD).is_none() {
         let holder = Holder::find(&dir.join("hold"), Duration::from_secs(60), true).unwrap();
@@ -187,11 +189,13 @@ fn all_that_a_client_has_described_is_there_after_kill_9() {
 
 #[test]
 fn the_cable_is_pulled_until_the_driver_has_set_its_chip_up() {
-    let mut switch = Switch::new(&[CSB]);
+    let mut switch = Switch::new(&[E1000E]);
     let mut raw = switch.ready();
     raw.enable();
-    // A chip with a CSB does not go on where it was.
-    raw.set(0x2830, 0x1000);
+    // RFCTL.EXSTEN, RCTL.DTYP: descriptors with several buffers. It does not go on where it was.
+    raw.set(0x5008, 1 << 15);
+    raw.set(e1000::RCTL, 1 << 10);
+    assert_eq!(raw.get(0x5008), 1 << 15, "that was posted");
     switch.kill();
     switch.restart();
     // SLU.
