@@ -164,10 +164,15 @@ fn serve(dev: &mut File, shared: &Shared) {
 }
 
 /// True for our own threads, and for children that are about to execute something: they have the
-/// name of the thread that forked them. More is not asked for: who reads of a process that is
-/// executing something may wait until it has, and it waits for us.
+/// name of the thread that forked them, and our command line, or none while it is exchanged.
 fn is_ours(thread: u32) -> bool {
-    let name = std::fs::read(format!("/proc/{thread}/comm")).ok();
+    let read = |dir: &str, file: &str| std::fs::read(format!("/proc/{dir}/{file}")).ok();
+    let thread = thread.to_string();
+    let words = read(&thread, "cmdline").unwrap_or_default();
+    if !words.is_empty() && Some(words) != read("self", "cmdline") {
+        return false;
+    }
+    let name = read(&thread, "comm");
     let ours = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
     name.is_some()
         && ours.into_iter().any(|task| std::fs::read(task.path().join("comm")).ok() == name)
