@@ -6,6 +6,7 @@ use std::fs::File;
 use std::io::{Error, Read, Result, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
@@ -163,19 +164,19 @@ fn serve(dev: &mut File, shared: &Shared) {
     let _ = dev.write(&[&len.to_ne_bytes()[..], &[0; 4], &request[8..16], &body].concat());
 }
 
-/// True for our own threads, and for children that are about to execute something: they have the
-/// name of the thread that forked them, and our command line, or none while it is exchanged.
+/// True for our own threads, and for children that are about to execute something: those have the
+/// name of the thread that forked them still. Of a child nothing else is read: most of its files in
+/// /proc may wait until it has executed that, and it waits for our answer.
 fn is_ours(thread: u32) -> bool {
-    let read = |dir: &str, file: &str| std::fs::read(format!("/proc/{dir}/{file}")).ok();
+    let read = |path: &Path, file| std::fs::read_to_string(path.join(file)).unwrap_or_default();
     let thread = thread.to_string();
-    let words = read(&thread, "cmdline").unwrap_or_default();
-    if !words.is_empty() && Some(words) != read("self", "cmdline") {
-        return false;
-    }
-    let name = read(&thread, "comm");
     let ours = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
-    name.is_some()
-        && ours.into_iter().any(|task| std::fs::read(task.path().join("comm")).ok() == name)
+    ours.into_iter().any(|task| {
+        let forked = || read(&task.path(), "children").split(' ').any(|child| child == thread);
+        let name = |path: &Path| read(path, "comm");
+        let is_named = || name(&task.path()) == name(&Path::new("/proc").join(&thread));
+        task.file_name() == *thread || forked() && is_named()
+    })
 }
 
 fn answer(opcode: u32) -> Vec<u8> {
