@@ -42,7 +42,7 @@ services=("vmlan $ours $gateway $own_switch")
 # What a guest has whose way out is a TAP device of the host: our switch, and no gateway.
 namespace; guest=$holder
 switch vmlan2 "host=tap:vmlan2h"
-until in_host ip link show vmlan2h > /dev/null 2>&1; do sleep 0.05; done
+await vmlan2h
 in_host ip addr add 10.78.0.1/24 dev vmlan2h
 in_host ip link set vmlan2h up
 prepare 10.78.0.50/24 10.78.0.1 vmlan2

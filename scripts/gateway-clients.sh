@@ -73,7 +73,7 @@ declare -A guests
 for name in "${names[@]}"; do
   namespace
   guests[$name]=$holder
-  until in_host ip link show "t-$name" > /dev/null 2>&1; do sleep 0.05; done
+  await "t-$name"
   in_host ip link set "t-$name" netns "$holder"
   guest=$holder inside ip link set "t-$name" up
 done
@@ -119,7 +119,8 @@ kill "$(cat "$dir/$name.pid")"
 be dhcpcd
 inside unshare --mount --pid --fork --kill-child sh -c "mount -t proc none /proc
   mount -t tmpfs none /run; mount -t tmpfs none /var/lib/dhcpcd
-  timeout 20 dhcpcd -1 -4 -B --script $dir/told $device" > "$dir/dhcpcd.log" 2>&1 < /dev/null || true
+  timeout 20 dhcpcd -1 -4 -B --script $dir/told $device" \
+  > "$dir/dhcpcd.log" 2>&1 < /dev/null || true
 all=$(got)
 check "dhcpcd: address" 'new_ip_address=10\.77\.0\.1[0-9]+' "$all"
 check "dhcpcd: domain" 'new_domain_name=lan' "$all"

@@ -1,8 +1,10 @@
-# gateway-lan.sh: for gateway-bench.sh and gateway-floods.sh, which read it. A namespace with
+# gateway-lan.sh: for the scripts gateway-*.sh beside it, which read it. A namespace with
 # servers that stands for the host, and functions that make guests: Linux' own stack in a namespace,
 # behind a TAP device. `own_lan` starts a switch with a gateway and such a guest.
 # shellcheck shell=bash
 vmlan=$(realpath "${VMLAN:-target/release/vmlan}")
+[ -x "$vmlan" ] || { echo "no $vmlan: run: cargo build --release -p vmlan" >&2; exit 1; }
+[ "$(id -u)" = 0 ] || { echo "namespaces and TAP devices: run it as root" >&2; exit 1; }
 server=198.51.100.1
 dir=$(mktemp -d)
 ended=()
@@ -81,12 +83,20 @@ prepare() { # address, gateway, device
   nsenter --net --target "$guest" ip route add default via "$2"
 }
 
+# The last switch makes this TAP device.
+await() {
+  until in_host ip link show "$1" > /dev/null 2>&1; do
+    kill -0 "$switch" 2> /dev/null || { cat "$dir"/*log >&2; exit 1; }
+    sleep 0.05
+  done
+}
+
 # A switch with a TAP device for the guest, and something beside it.
 switch() { # device, ports beside it
   start "$vmlan" switch --api "$dir/$1.sock" "guest=tap:$1" "${@:2}" > "$dir/$1.log" 2>&1 &
   switch=$!
   ended+=("$switch")
-  until in_host ip link show "$1" > /dev/null 2>&1; do sleep 0.05; done
+  await "$1"
   in_host ip link set "$1" netns "$guest"
 }
 

@@ -12,6 +12,9 @@ cd "$(dirname "$0")/.."
 root=${1:-${TMPDIR:-/var/tmp}/vmlan-trixie}
 die() { printf 'try-systemd: %s\n' "$*" >&2; exit 1; }
 [ "$(id -u)" = 0 ] || die "run it as root"
+for need in qemu-system-x86_64:qemu-system-x86 mkfs.ext4:e2fsprogs; do
+  command -v "${need%:*}" > /dev/null || die "run: apt-get install ${need#*:}"
+done
 [ -x "$root/usr/bin/vmlan" ] || die "run first: scripts/try-package.sh trixie $root"
 work=$(mktemp -d)
 trap 'rm -rf "$work" "$root/etc/systemd/system/try.service"' EXIT

@@ -12,6 +12,7 @@ use vmlan_transport::memory::Ram;
 use vmlan_transport::vfio_user::VfioBus;
 use vmlan_transport::{Bus, BusError, Irq, Model, Options, Wake, Watched, Width};
 
+use crate::Switch;
 use crate::chip_guest::address;
 use crate::numbered::{STALL, frame, mac, settles};
 
@@ -199,4 +200,22 @@ pub fn pass_while<C: Chip>(
     });
     assert!(arrived, "frame {got} of {start}..{end} does not arrive");
     steps
+}
+
+/// Kills a switch once so many frames were sent, and starts the next: told how many were sent, it
+/// says how often the switch has died since it was asked last.
+///
+/// # Panics
+/// If the next one does not start.
+pub fn dies_at(switch: &mut Switch, at: u64) -> impl FnMut(u64) -> u32 {
+    let mut dead = false;
+    move |sent| {
+        if dead || sent < at {
+            return 0;
+        }
+        dead = true;
+        switch.kill9();
+        switch.restart().expect("the next one");
+        1
+    }
 }

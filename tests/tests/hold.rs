@@ -8,7 +8,7 @@ use vmlan_driver::chip::Chip;
 use vmlan_driver::e1000::{Intel, Intel82574};
 use vmlan_driver::realtek::{Gigabit, Plus, Rings};
 use vmlan_driver::rtl8139::Classic;
-use vmlan_tests::held_machine::{Machine, pass, pass_while};
+use vmlan_tests::held_machine::{Machine, dies_at, pass, pass_while};
 use vmlan_tests::numbered::settles;
 use vmlan_tests::{Result, Switch, kill9, output_of};
 use vmlan_transport::{Bus as _, Model};
@@ -41,16 +41,8 @@ fn no_driver_notices<C: Chip>(keys: &str, more: &str, link: (u32, u32, bool)) ->
         let first = kill * each;
         // Somewhere in the midst of it.
         let at = first + 500 + kill * 7919 % 2000;
-        let mut dead = false;
-        pass_while(&mut sends, &mut receives, first..first + each, |sent| {
-            if dead || sent < at {
-                return 0;
-            }
-            dead = true;
-            switch.kill9();
-            switch.restart().expect("the next one");
-            1
-        });
+        let dies = dies_at(&mut switch, at);
+        pass_while(&mut sends, &mut receives, first..first + each, dies);
         switch.answering()?;
         // Until the next may die, too.
         std::thread::sleep(Duration::from_millis(1500));

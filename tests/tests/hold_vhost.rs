@@ -6,6 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use vmlan_driver::virtio::queues::NetHeader;
+use vmlan_tests::held_machine::dies_at;
 use vmlan_tests::numbered::{frame, mac, settles};
 use vmlan_tests::virtio_guest::VirtioGuest;
 use vmlan_tests::{Result, Switch};
@@ -114,16 +115,7 @@ fn no_driver_notices_kill_9(keys: &str) -> Result<()> {
     let each = 3000;
     for kill in 0..8 {
         let at = kill * each + 500 + kill * 7919 % 2000;
-        let mut dead = false;
-        pair.pass(each, |sent| {
-            if dead || sent < at {
-                return 0;
-            }
-            dead = true;
-            switch.kill9();
-            switch.restart().expect("the next one");
-            1
-        });
+        pair.pass(each, dies_at(&mut switch, at));
         switch.answering()?;
         // Until the next may die, too.
         std::thread::sleep(Duration::from_millis(1500));

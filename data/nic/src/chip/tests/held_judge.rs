@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use vmlan_frame::{Batch, Offload};
 use vmlan_ram::{Map, Slice, Window};
 
-use self::words::CSB_ON;
+use self::words::*;
 use super::fixture::{FakeHost, frame, memory};
 use super::held::fuse::{self, Died};
 use super::held::{HELD, point};
@@ -161,6 +161,42 @@ impl Block {
     pub fn put(self, life: &Life, at: u64, value: u32) {
         if self.is_placed() {
             life.put(u64::from(self.at()) + at, &value.to_le_bytes());
+        }
+    }
+
+    /// It is turned on, with the tails of what is sent and received.
+    pub fn turn_on(self, life: &Life, (sent, received): (u32, u32)) {
+        self.put(life, GUEST_TDT, sent);
+        self.put(life, GUEST_RDT, received);
+        self.put(life, CSB_ON, 1);
+    }
+
+    /// What was sent is published. True: the device wishes for a kick.
+    pub fn sends(self, life: &Life, tail: u32) -> bool {
+        self.put(life, GUEST_TDT, tail);
+        self.get(life, HOST_NEED_TXKICK) & 1 != 0
+    }
+
+    /// Its driver looks if it has said that it does, or if it is `interrupted`, which it then
+    /// acknowledges. `round` reaps, takes, and gives back or not.
+    pub fn look<M: Mortal>(
+        self,
+        machine: &mut M,
+        (interrupted, gives_back): (bool, bool),
+        acknowledge: fn(&mut M),
+        round: fn(&mut M, bool),
+    ) {
+        if !interrupted && self.get(machine.life(), NEED_RXKICK) == 1 {
+            return;
+        }
+        if interrupted {
+            acknowledge(machine);
+        }
+        // If nothing is given back, it looks again soon.
+        for sleeps in 0..=u32::from(gives_back) {
+            self.put(machine.life(), NEED_TXKICK, sleeps);
+            self.put(machine.life(), NEED_RXKICK, sleeps);
+            round(machine, gives_back);
         }
     }
 }

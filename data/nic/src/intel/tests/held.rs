@@ -199,6 +199,15 @@ impl<M: Driven> Machine<M> {
         self.set_up();
     }
 
+    /// It looks at both rings.
+    fn round(&mut self, gives_back: bool) {
+        self.reap();
+        self.take();
+        if gives_back {
+            self.give_back();
+        }
+    }
+
     /// Gives receive buffers back: the address anew, nothing else.
     fn give_back(&mut self) {
         let (looks, mut at) = self.rx;
@@ -352,7 +361,10 @@ impl<M: Driven> Mortal for Machine<M> {
     fn look(&mut self, gives_back: bool) {
         let interrupted = self.life.interrupted();
         if let Some(csb) = self.on() {
-            return self.look_awake(csb, interrupted, gives_back);
+            let acknowledge = |machine: &mut Self| {
+                machine.get(ICR);
+            };
+            return csb.look(self, (interrupted, gives_back), acknowledge, Self::round);
         }
         if !interrupted {
             return;
@@ -365,11 +377,7 @@ impl<M: Driven> Mortal for Machine<M> {
         // Those of messages mask themselves.
         let mask = if M::VECTORS || self.life.masks { M::MASK } else { 0 };
         self.set(IMC, mask);
-        self.reap();
-        self.take();
-        if gives_back {
-            self.give_back();
-        }
+        self.round(gives_back);
         self.set(IMS, mask);
     }
 

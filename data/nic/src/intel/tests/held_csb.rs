@@ -33,9 +33,7 @@ impl<M: Driven> Machine<M> {
 
     fn turn_on(&mut self) {
         let Some(csb) = &self.csb else { return };
-        csb.put(&self.life, GUEST_TDT, self.tx.1);
-        csb.put(&self.life, GUEST_RDT, self.rx.1);
-        csb.put(&self.life, CSB_ON, 1);
+        csb.turn_on(&self.life, (self.tx.1, self.rx.1));
         // Some that the driver was about to give back.
         self.give_back();
     }
@@ -98,32 +96,8 @@ impl<M: Driven> Machine<M> {
 
     /// What was sent is published.
     pub fn publish(&mut self) {
-        let Some(csb) = self.on() else {
-            return self.set(TD + TAIL, self.tx.1);
-        };
-        csb.put(&self.life, GUEST_TDT, self.tx.1);
-        if csb.get(&self.life, HOST_NEED_TXKICK) & 1 != 0 {
+        if self.on().is_none_or(|csb| csb.sends(&self.life, self.tx.1)) {
             self.set(TD + TAIL, self.tx.1);
-        }
-    }
-
-    /// The driver has a CSB: it looks if it has said that it does, or if it is interrupted.
-    pub fn look_awake(&mut self, csb: Block, interrupted: bool, gives_back: bool) {
-        if !interrupted && csb.get(&self.life, NEED_RXKICK) == 1 {
-            return;
-        }
-        if interrupted {
-            self.get(ICR);
-        }
-        // If nothing is given back, it looks again soon.
-        for sleeps in 0..=u32::from(gives_back) {
-            csb.put(&self.life, NEED_TXKICK, sleeps);
-            csb.put(&self.life, NEED_RXKICK, sleeps);
-            self.reap();
-            self.take();
-            if gives_back {
-                self.give_back();
-            }
         }
     }
 
@@ -150,8 +124,7 @@ impl<M: Driven> Machine<M> {
     pub fn send_meanwhile(&mut self) -> Option<(u64, u32)> {
         let csb = self.on().filter(|_| self.goes_on)?;
         self.send();
-        csb.put(&self.life, GUEST_TDT, self.tx.1);
-        (csb.get(&self.life, HOST_NEED_TXKICK) & 1 != 0).then_some((TD + TAIL, self.tx.1))
+        csb.sends(&self.life, self.tx.1).then_some((TD + TAIL, self.tx.1))
     }
 
     /// Descriptors were written to since the ring was stopped, as its state says.
@@ -176,8 +149,7 @@ impl<M: Driven> Machine<M> {
     fn send_silently(&mut self) {
         let csb = self.on().unwrap();
         self.send();
-        csb.put(&self.life, GUEST_TDT, self.tx.1);
-        assert_eq!(csb.get(&self.life, HOST_NEED_TXKICK), 0);
+        assert!(!csb.sends(&self.life, self.tx.1));
     }
 
     /// Frames pass by the words.

@@ -146,9 +146,7 @@ impl<C: Driven> Machine<C> {
 
     fn turn_on(&mut self) {
         let Some(csb) = self.csb else { return };
-        csb.put(&self.life, GUEST_TDT, self.tx.1);
-        csb.put(&self.life, GUEST_RDT, self.rx.1);
-        csb.put(&self.life, CSB_ON, 1);
+        csb.turn_on(&self.life, (self.tx.1, self.rx.1));
         self.give_back();
     }
 
@@ -187,31 +185,8 @@ impl<C: Driven> Machine<C> {
 
     /// What was sent is published.
     fn publish(&mut self) {
-        let Some(csb) = self.on() else { return self.kick() };
-        csb.put(&self.life, GUEST_TDT, self.tx.1);
-        if csb.get(&self.life, HOST_NEED_TXKICK) & 1 != 0 {
+        if self.on().is_none_or(|csb| csb.sends(&self.life, self.tx.1)) {
             self.kick();
-        }
-    }
-
-    /// The driver has a CSB: it looks if it has said that it does, or if it is interrupted.
-    fn look_awake(&mut self, csb: Block, interrupted: bool, gives_back: bool) {
-        if !interrupted && csb.get(&self.life, NEED_RXKICK) == 1 {
-            return;
-        }
-        if interrupted {
-            let causes = self.get(ISR, 2);
-            self.set(ISR, &(causes as u16).to_le_bytes());
-        }
-        // If nothing is given back, it looks again soon.
-        for sleeps in 0..=u32::from(gives_back) {
-            csb.put(&self.life, NEED_TXKICK, sleeps);
-            csb.put(&self.life, NEED_RXKICK, sleeps);
-            self.reap();
-            self.take();
-            if gives_back {
-                self.give_back();
-            }
         }
     }
 
@@ -288,6 +263,15 @@ impl<C: Driven> Machine<C> {
     fn post(&self, index: u32) {
         let addr = RX_BUFFERS + BUFFER * u64::from(index);
         self.give(self.desc(true, index), OWN | Self::eor(index) | BUFFER as u32, 0, addr);
+    }
+
+    /// It looks at both rings.
+    fn round(&mut self, gives_back: bool) {
+        self.reap();
+        self.take();
+        if gives_back {
+            self.give_back();
+        }
     }
 
     fn give_back(&mut self) {
@@ -420,7 +404,11 @@ impl<C: Driven> Mortal for Machine<C> {
     fn look(&mut self, gives_back: bool) {
         let interrupted = self.life.interrupted();
         if let Some(csb) = self.on() {
-            return self.look_awake(csb, interrupted, gives_back);
+            let acknowledge = |machine: &mut Self| {
+                let causes = machine.get(ISR, 2) as u16;
+                machine.set(ISR, &causes.to_le_bytes());
+            };
+            return csb.look(self, (interrupted, gives_back), acknowledge, Self::round);
         }
         if !interrupted {
             return;
@@ -433,11 +421,7 @@ impl<C: Driven> Mortal for Machine<C> {
             self.set(IMR, &[0; 2]);
         }
         self.set(ISR, &(causes as u16).to_le_bytes());
-        self.reap();
-        self.take();
-        if gives_back {
-            self.give_back();
-        }
+        self.round(gives_back);
         self.set(IMR, &(MASK as u16).to_le_bytes());
     }
 
