@@ -2,7 +2,8 @@
 //! out of a sender's buffer and into a receiver's, both 2 KiB apart as a driver's are.
 //!
 //! `cargo bench -p vmlan-lab --bench switch`; the same loops run under callgrind by
-//! `VMLAN_BREATHS=1000 valgrind --tool=callgrind BINARY` (see docs/results).
+//! `VMLAN_BREATHS=1000 VMLAN_WORLD=64,100000 valgrind --tool=callgrind BINARY` (2 ports and 2
+//! addresses by default; see docs/results.md).
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -41,7 +42,13 @@ impl Ring {
 }
 
 impl Port for Ring {
-    fn pull(&self, spare: &mut Batch<'static>, limit: usize, sink: &mut dyn Sink) -> usize {
+    fn pull(
+        &self,
+        _: usize,
+        spare: &mut Batch<'static>,
+        limit: usize,
+        sink: &mut dyn Sink,
+    ) -> usize {
         let mut guard = self.tx.lock().unwrap();
         let (memory, next) = &mut *guard;
         let mut batch = Batch::take(spare);
@@ -56,7 +63,7 @@ impl Port for Ring {
         self.counters.input.count(n, (n * FRAME) as u64);
         n
     }
-    fn push(&self, batch: &Batch<'_>, list: &[u16]) -> usize {
+    fn push(&self, batch: &Batch<'_>, list: &mut [u16]) -> usize {
         let mut guard = self.rx.lock().unwrap();
         let (memory, next) = &mut *guard;
         // As a real port does: ask for the buffers of all frames before the first is copied.
@@ -65,7 +72,7 @@ impl Port for Ring {
             SliceMut::from_bytes(&mut memory[at..at + SLOT]).prefetch();
         }
         let mut bytes = 0;
-        for i in list {
+        for i in list.iter() {
             let Some(frame) = batch.frame(usize::from(*i)) else { continue };
             let at = *next * SLOT;
             *next = (*next + 1) % BATCH;
@@ -81,10 +88,10 @@ impl Port for Ring {
     fn is_up(&self) -> bool {
         true
     }
-    fn arm(&self) -> bool {
+    fn arm(&self, _: usize) -> bool {
         false
     }
-    fn disarm(&self) {}
+    fn disarm(&self, _: usize) {}
     fn counters(&self) -> &Counters {
         &self.counters
     }
@@ -133,12 +140,18 @@ fn world(ports: usize, macs: usize) -> (Table, Forwarder, Arc<Ring>) {
 fn breaths(c: &mut Criterion) {
     let mut group = c.benchmark_group("switch");
     group.throughput(Throughput::Elements(BATCH as u64));
-    let cases = [("2 ports", 2, 2), ("64 ports", 64, 64), ("64 ports, 100k MACs", 64, 100_000)];
+    let cases = [
+        ("2 ports", 2, 2),
+        ("2 ports, 100k MACs", 2, 100_000),
+        ("64 ports", 64, 64),
+        ("64 ports, 100k MACs", 64, 100_000),
+        ("1000 ports, 100k MACs", 1000, 100_000),
+    ];
     for (name, ports, macs) in cases {
         let (table, mut forwarder, _) = world(ports, macs);
         let source = PortId::new(0).unwrap();
         group.bench_function(name, |b| {
-            b.iter(|| forwarder.breath(&table, source, 1));
+            b.iter(|| forwarder.breath(&table, source, 0, 1));
         });
     }
     group.finish();
@@ -148,9 +161,13 @@ criterion_group!(benches, breaths);
 
 fn main() {
     if let Ok(n) = std::env::var("VMLAN_BREATHS") {
-        let (table, mut forwarder, ring) = world(2, 2);
+        let world_of = std::env::var("VMLAN_WORLD").ok();
+        let numbers = world_of.as_deref().and_then(|w| w.split_once(','));
+        let (ports, macs) =
+            numbers.map_or((2, 2), |(p, m)| (p.parse().unwrap(), m.parse().unwrap()));
+        let (table, mut forwarder, ring) = world(ports, macs);
         for _ in 0..n.parse().unwrap_or(1000) {
-            forwarder.breath(&table, PortId::new(0).unwrap(), 1);
+            forwarder.breath(&table, PortId::new(0).unwrap(), 0, 1);
         }
         println!("{} frames", ring.counters.snapshot().0.frames);
         return;

@@ -90,11 +90,17 @@ struct InProcessPort {
 }
 
 impl Port for InProcessPort {
-    fn pull(&self, batch: &mut Batch<'static>, limit: usize, sink: &mut dyn Sink) -> usize {
+    fn pull(
+        &self,
+        _: usize,
+        batch: &mut Batch<'static>,
+        limit: usize,
+        sink: &mut dyn Sink,
+    ) -> usize {
         self.chip.pull(batch, limit, sink)
     }
 
-    fn push(&self, batch: &Batch<'_>, list: &[u16]) -> usize {
+    fn push(&self, batch: &Batch<'_>, list: &mut [u16]) -> usize {
         self.chip.push(batch, list)
     }
 
@@ -110,11 +116,11 @@ impl Port for InProcessPort {
         self.chip.is_up()
     }
 
-    fn arm(&self) -> bool {
+    fn arm(&self, _: usize) -> bool {
         self.chip.arm()
     }
 
-    fn disarm(&self) {
+    fn disarm(&self, _: usize) {
         self.chip.disarm();
     }
 
@@ -122,7 +128,7 @@ impl Port for InProcessPort {
         self.chip.want_room()
     }
 
-    fn doorbells(&self) -> Vec<Doorbell> {
+    fn doorbells(&self, _: usize) -> Vec<Doorbell> {
         vec![self.bell.clone()]
     }
 

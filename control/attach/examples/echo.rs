@@ -18,10 +18,10 @@ impl Sink for Wire<'_> {
         if !self.0.is_up() || !self.0.offloads().covers(batch.needs()) {
             return;
         }
-        let list: Vec<u16> = (0..batch.len()).filter_map(|i| u16::try_from(i).ok()).collect();
-        let done = self.0.push(batch, &list);
-        for i in done..batch.len() {
-            batch.hold(i);
+        let mut list: Vec<u16> = (0..batch.len()).filter_map(|i| u16::try_from(i).ok()).collect();
+        let done = self.0.push(batch, &mut list);
+        for i in list.iter().skip(done) {
+            batch.hold(usize::from(*i));
         }
     }
 }
@@ -65,8 +65,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let start = Instant::now();
     let mut next = Duration::from_secs(1);
     while start.elapsed().as_secs() < seconds {
-        let moved =
-            pa.pull(&mut batch, 256, &mut Wire(&*pb)) + pb.pull(&mut batch, 256, &mut Wire(&*pa));
+        let mut moved = 0;
+        for lane in 0..pa.lanes() {
+            moved += pa.pull(lane, &mut batch, 256, &mut Wire(&*pb));
+            moved += pb.pull(lane, &mut batch, 256, &mut Wire(&*pa));
+        }
         if moved == 0 {
             std::thread::sleep(Duration::from_micros(50));
         }

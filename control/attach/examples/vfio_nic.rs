@@ -31,8 +31,8 @@ struct Echo<'p>(&'p dyn Port);
 
 impl Sink for Echo<'_> {
     fn deliver(&mut self, batch: &mut Batch<'_>) {
-        let list: Vec<u16> = (0..batch.len()).filter_map(|i| u16::try_from(i).ok()).collect();
-        let _ = self.0.push(batch, &list);
+        let mut list: Vec<u16> = (0..batch.len()).filter_map(|i| u16::try_from(i).ok()).collect();
+        let _ = self.0.push(batch, &mut list);
     }
 }
 
@@ -43,7 +43,7 @@ fn serve(config: Config, seconds: u64) {
     let end = Instant::now() + Duration::from_secs(seconds);
     let mut next = Instant::now();
     while Instant::now() < end {
-        if port.pull(&mut batch, 256, &mut Echo(&*port)) == 0 {
+        if port.pull(0, &mut batch, 256, &mut Echo(&*port)) == 0 {
             std::thread::sleep(Duration::from_micros(200));
         }
         if next <= Instant::now() {

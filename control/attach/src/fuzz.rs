@@ -104,14 +104,14 @@ fn work(port: &dyn Port, batch: &mut Batch<'static>, step: u8) {
     let n = usize::from(step & 15);
     match step {
         0x90..=0x9f => {
-            port.pull(batch, 32, &mut Holding(n + 1));
+            port.pull(0, batch, 32, &mut Holding(n + 1));
         }
         0xa0..=0xaf => push(port, n),
         _ => {
-            port.arm();
+            port.arm(0);
             port.want_room();
             port.room();
-            port.disarm();
+            port.disarm(0);
         }
     }
 }
@@ -125,7 +125,7 @@ fn push(port: &dyn Port, n: usize) {
         batch.add(&[frame], Offload::NONE).expect("a good frame");
         list.extend(u16::try_from(i));
     }
-    port.push(&batch, &list);
+    port.push(&batch, &mut list);
 }
 
 /// Two bytes of address, a byte of length, the bytes.
@@ -149,7 +149,7 @@ fn memory() -> (File, [OwnedFd; 3]) {
 impl World {
     fn new() -> Self {
         let waker = Arc::new(Waker::new().expect("an eventfd"));
-        let port = Arc::new(VhostUserPort::new(waker).expect("a timer"));
+        let port = Arc::new(VhostUserPort::new(waker, 2).expect("a timer"));
         let (ram, fds) = memory();
         Self { port, session: None, ram, fds, batch: Batch::new() }
     }
@@ -267,7 +267,7 @@ mod vfio {
         impl Sink for All {
             fn deliver(&mut self, _: &mut Batch<'_>) {}
         }
-        while world.port.pull(&mut world.batch, 32, &mut All) > 0 {}
+        while world.port.pull(0, &mut world.batch, 32, &mut All) > 0 {}
         push(&*world.port, 3);
         let (input, output) = world.port.counters().snapshot();
         assert!(input.frames > 0 && output.frames > 0, "{input:?} {output:?}");

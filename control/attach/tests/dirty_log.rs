@@ -42,8 +42,8 @@ fn serve(port: &dyn Port) {
     let mut batch = Batch::new();
     while bounce(port, &mut batch, false).0 > 0 {}
     port.want_room();
-    port.arm();
-    port.disarm();
+    port.arm(0);
+    port.disarm(0);
 }
 
 #[test]

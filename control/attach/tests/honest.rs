@@ -261,21 +261,21 @@ fn send_rarp_announces_the_guest() {
     let mut raw = f.ready();
     guest.start(&mut raw);
     let port = f.door.port();
-    assert!(!port.arm());
+    assert!(!port.arm(0));
     let mac = [0x52, 0x54, 0, 0x12, 0x34, 0x56];
     let mut body = mac.to_vec();
     body.extend([0; 2]);
     for _ in 0..100 {
         assert_eq!(raw.ask(19, &body, &[]), Some(0));
     }
-    assert!(port.arm(), "there is something to pull");
+    assert!(port.arm(0), "there is something to pull");
     let (_, seen) = bounce(&*port, &mut Batch::new(), true);
     assert_eq!(seen.len(), 1, "once");
     assert_eq!(seen[0][..6], [0xff; 6]);
     assert_eq!(seen[0][6..12], mac);
     assert_eq!(seen[0][12..22], [0x80, 0x35, 0, 1, 8, 0, 6, 4, 0, 3]);
     assert_eq!((&seen[0][22..28], &seen[0][32..38]), (&mac[..], &mac[..]));
-    assert!(!port.arm());
+    assert!(!port.arm(0));
 }
 
 #[test]

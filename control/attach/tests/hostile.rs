@@ -17,7 +17,7 @@ impl Sink for Nobody {
 }
 
 fn pull(f: &Fixture) -> usize {
-    f.door.port().pull(&mut Batch::new(), 256, &mut Nobody)
+    f.door.port().pull(0, &mut Batch::new(), 256, &mut Nobody)
 }
 
 #[test]
@@ -535,7 +535,7 @@ fn a_guest_that_breaks_its_ring_is_quarantined_until_the_ring_starts_afresh() {
     until("the reason is shown", || f.detail("state").contains("avail index"));
     until("the front end is told", || err.take() > 0);
     assert!(f.faults() > 0);
-    assert!(!f.door.port().arm(), "nothing to stay awake for");
+    assert!(!f.door.port().arm(0), "nothing to stay awake for");
     assert!(f.door.port().is_connected(), "a guest that stops its port is the same peer");
     guest.ram.write(guest.ring_at(1) + 4096 + 2, &0u16.to_le_bytes());
     assert_eq!(raw.base(1), Some(0));
@@ -554,7 +554,7 @@ fn refusals_hold_no_lock() {
         assert_eq!(raw.ask(5, &[0; 40], &[]), Some(1));
     }
     assert_eq!(pull(&f), 0);
-    assert_eq!(f.door.port().push(&Batch::new(), &[]), 0);
+    assert_eq!(f.door.port().push(&Batch::new(), &mut []), 0);
     assert!(f.is_up());
 }
 

@@ -16,7 +16,7 @@ impl Sink for Nobody {
 }
 
 fn pull(f: &Fixture) -> usize {
-    f.door.port().pull(&mut Batch::new(), 256, &mut Nobody)
+    f.door.port().pull(0, &mut Batch::new(), 256, &mut Nobody)
 }
 
 /// Each change wakes every worker of the switch.
@@ -68,7 +68,7 @@ fn an_interrupt_that_wakes_a_crowd_costs_its_own_port() {
 #[test]
 fn workers_watch_one_descriptor_of_ours_whatever_a_front_end_kicks() {
     let f = Fixture::new();
-    let before = f.door.port().doorbells();
+    let before = f.door.port().doorbells(0);
     let guest = Guest::new();
     let _crowd = crowd(&guest.kick);
     let mut raw = f.ready();
@@ -76,7 +76,7 @@ fn workers_watch_one_descriptor_of_ours_whatever_a_front_end_kicks() {
     let same = |bells: &[vmlan_frame::Doorbell]| {
         bells.len() == 1 && std::sync::Arc::ptr_eq(&bells[0], &before[0])
     };
-    assert!(same(&f.door.port().doorbells()), "rings are started");
+    assert!(same(&f.door.port().doorbells(0)), "rings are started");
     let epoll = rustix::event::epoll::create(rustix::event::epoll::CreateFlags::CLOEXEC).unwrap();
     watch(&epoll, &before[0]);
     let _ = rings(&epoll);
@@ -85,7 +85,7 @@ fn workers_watch_one_descriptor_of_ours_whatever_a_front_end_kicks() {
     assert_eq!(raw.base(0), Some(0));
     drop(raw);
     until("gone", || f.detail("state").contains("waiting"));
-    assert!(same(&f.door.port().doorbells()), "the front end has gone");
+    assert!(same(&f.door.port().doorbells(0)), "the front end has gone");
     let _ = rings(&epoll);
     guest.kick.signal();
     assert!(!rings(&epoll), "the kick of one that has gone");
@@ -159,7 +159,7 @@ fn pull_is_parked(f: &Fixture) -> bool {
     let (tell, told) = std::sync::mpsc::channel();
     let worker = std::thread::spawn(move || {
         tell.send(rustix::thread::gettid().as_raw_nonzero()).unwrap();
-        port.pull(&mut Batch::new(), 256, &mut Nobody)
+        port.pull(0, &mut Batch::new(), 256, &mut Nobody)
     });
     let tid = told.recv().unwrap();
     // In a write (system call 1), and still there: not one that waits for a core.

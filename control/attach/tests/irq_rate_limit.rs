@@ -41,7 +41,7 @@ impl Sender {
         self.guest.post(1, self.sent, self.guest.ram.guest_phys(1 << 20), 64, false);
         self.sent += 1;
         let port = self.f.door.port();
-        assert_eq!(port.pull(&mut Batch::new(), 256, &mut Nobody), 1);
+        assert_eq!(port.pull(0, &mut Batch::new(), 256, &mut Nobody), 1);
     }
 
     fn got(&self) -> u64 {

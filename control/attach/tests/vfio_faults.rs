@@ -44,11 +44,11 @@ impl Worker {
             let mut batch = Batch::new();
             let bytes = [0x55; 1000];
             while !over.load(Ordering::Relaxed) {
-                let done = port.pull(&mut batch, 64, &mut Reader::default());
+                let done = port.pull(0, &mut batch, 64, &mut Reader::default());
                 seen.fetch_add(done as u64, Ordering::Relaxed);
                 let mut out = Batch::new();
                 let _ = out.add(&[Slice::from_bytes(&bytes)], vmlan_frame::Offload::NONE);
-                port.push(&out, &[0]);
+                port.push(&out, &mut [0]);
                 if done == 0 {
                     std::thread::yield_now();
                 }

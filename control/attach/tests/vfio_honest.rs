@@ -338,7 +338,7 @@ fn memory_that_is_not_shared_is_named() {
     client.set(e1000::TCTL, 2);
     client.set(e1000::TDT, 1);
     let port = f.door.port();
-    assert_eq!(port.pull(&mut Batch::new(), 256, &mut Nobody), 0);
+    assert_eq!(port.pull(0, &mut Batch::new(), 256, &mut Nobody), 0);
     let said = "guest memory is not shared: give the VM's memory backend share=on";
     assert_eq!(f.detail("state"), format!("stopped: {said}"));
     assert_eq!(client.unmap(0, 64 << 20), Some(0));
@@ -375,7 +375,7 @@ fn the_next_vmm_finds_a_nic_as_after_power_on() {
         second.config16(4) & 6
     };
     assert_eq!(reset(), 0);
-    assert_eq!(f.door.port().doorbells().len(), 1);
+    assert_eq!(f.door.port().doorbells(0).len(), 1);
     assert!(f.door.port().poll_interval().is_none(), "trapped");
 }
 

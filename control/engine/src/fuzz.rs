@@ -206,9 +206,9 @@ impl World {
         let mut blocked = Vec::new();
         self.forwarder.take_blocked(&mut blocked);
         for entry in table.members().iter().filter_map(|id| table.get(*id)) {
-            entry.port.arm();
+            entry.port.arm(0);
             entry.port.want_room();
-            entry.port.disarm();
+            entry.port.disarm(0);
         }
     }
 
@@ -236,7 +236,7 @@ impl World {
         let all: Vec<PortId> = table.members().to_vec();
         for id in all {
             let now = self.ports.workers().now();
-            self.forwarder.breath(&table, id, now);
+            self.forwarder.breath(&table, id, 0, now);
             self.honest.iter_mut().for_each(Honest::take);
             self.ports.workers().pass(ROUND);
         }

@@ -8,7 +8,8 @@
 //!        └──────────── disarm ◄─────────────────────────────────┴──── doorbell, command ─┘
 //! ```
 //!
-//! A worker owns ports: only it pulls from them (any worker pushes to any port). What it owns and
+//! A worker owns lanes of ports: only it pulls from them (any worker pushes to any port). The lanes
+//! of one port go to as many workers as there are, from the port's owner on. What a worker owns and
 //! the table of all ports reach it as one [`Assignment`], taken between breaths. Spinning is only
 //! done while it pays: after sleeps that ended within the spin time.
 //!
@@ -231,8 +232,14 @@ impl Workers {
         assign_ports::spread(&mut plan.owners, &used, self.shared.slots.len());
         let table = Arc::new(Table::new(plan.entries.clone()));
         for slot in &self.shared.slots {
-            let mine = |p: &&PortId| plan.owners.get(p.index()) == Some(&Some(slot.index()));
-            let own = table.members().iter().filter(mine).copied().collect();
+            let lanes = |id: &PortId| {
+                let owner = plan.owners.get(id.index()).copied().flatten()?;
+                let all = 0..table.get(*id)?.port.lanes();
+                let of = |lane: &usize| (owner + lane) % self.shared.slots.len() == slot.index();
+                let lanes: Vec<_> = all.filter(of).collect();
+                (!lanes.is_empty()).then_some((*id, lanes))
+            };
+            let own = table.members().iter().filter_map(lanes).collect();
             slot.assign(Assignment { table: table.clone(), own, generation: plan.generation });
         }
         drop(table);

@@ -38,22 +38,39 @@ pub type Details = Vec<(&'static str, String)>;
 /// holds both (to replace a memory map, to stop a ring) knows that no frame of this port is
 /// borrowed or being written. Order: transmit side, then receive side.
 ///
+/// A port may have several *lanes*: pairs of a transmit and a receive side, each with its locks, for
+/// as many queues of a NIC. Frames of one flow keep to a lane. Different workers may pull from
+/// different lanes at the same time.
+///
 /// No method blocks, and each does bounded work.
 pub trait Port: Send + Sync {
-    /// Lends up to `limit` frames to `sink`, in `batch`, whose storage is the caller's.
+    /// How many lanes it has, which never changes.
+    fn lanes(&self) -> usize {
+        1
+    }
+
+    /// Lends up to `limit` frames of a lane to `sink`, in `batch`, whose storage is the caller's.
     ///
     /// Returns how many were finished. 0 means that there is nothing to do, or that the port is not
     /// ready, held up, or just being changed by its owner. Work that led to no frame counts as one,
     /// so that it is charged for.
-    fn pull(&self, batch: &mut Batch<'static>, limit: usize, sink: &mut dyn Sink) -> usize;
+    fn pull(
+        &self,
+        lane: usize,
+        batch: &mut Batch<'static>,
+        limit: usize,
+        sink: &mut dyn Sink,
+    ) -> usize;
 
     /// Delivers the frames of `batch` that `list` names, in that order, and publishes them
     /// together.
     ///
     /// Returns how many entries of `list` were dealt with: delivered, or dropped and counted for a
-    /// reason of this port's own (too long, not ready). The rest found no room. The caller makes
-    /// sure that [`Port::offloads`] covers what every frame needs.
-    fn push(&self, batch: &Batch<'_>, list: &[u16]) -> usize;
+    /// reason of this port's own (too long, not ready). The rest found no room. Where one lane has
+    /// room and another has not, the entries are put in another order: those dealt with come first,
+    /// and those of one flow stay in order. The caller makes sure that [`Port::offloads`] covers
+    /// what every frame needs.
+    fn push(&self, batch: &Batch<'_>, list: &mut [u16]) -> usize;
 
     /// What this port's receiver negotiated.
     fn offloads(&self) -> Offloads;
@@ -73,13 +90,13 @@ pub trait Port: Send + Sync {
         self.is_up()
     }
 
-    /// Asks the other side to ring: the worker is about to sleep. Returns true if frames are
-    /// waiting already, in which case it must not sleep. Held frames do not count: it is their
-    /// receiver that is waited for.
-    fn arm(&self) -> bool;
+    /// Asks the other side to ring when it sends by a lane: the worker is about to sleep. Returns
+    /// true if frames are waiting already, in which case it must not sleep. Held frames do not
+    /// count: it is their receiver that is waited for.
+    fn arm(&self, lane: usize) -> bool;
 
     /// Tells the other side not to ring: the worker is awake and looks by itself.
-    fn disarm(&self);
+    fn disarm(&self, lane: usize);
 
     /// Asks for a doorbell when receive buffers are posted, since a sender waits for room. Returns
     /// true if there is room already.
@@ -87,9 +104,9 @@ pub trait Port: Send + Sync {
         true
     }
 
-    /// The port's doorbells. Watched edge-triggered and never read by the worker, so a hostile peer
-    /// cannot park it there.
-    fn doorbells(&self) -> Vec<Doorbell> {
+    /// The doorbells of a lane. Watched edge-triggered and never read by the worker, so a hostile
+    /// peer cannot park it there.
+    fn doorbells(&self, _lane: usize) -> Vec<Doorbell> {
         Vec::new()
     }
 

@@ -107,13 +107,19 @@ impl Plug {
 }
 
 impl Port for Plug {
-    fn pull(&self, batch: &mut Batch<'static>, limit: usize, sink: &mut dyn Sink) -> usize {
+    fn pull(
+        &self,
+        _: usize,
+        batch: &mut Batch<'static>,
+        limit: usize,
+        sink: &mut dyn Sink,
+    ) -> usize {
         match &self.side {
             Side::Tx(tx) => tx.lock().unwrap().pull(batch, limit, sink, &self.counters),
             _ => 0,
         }
     }
-    fn push(&self, batch: &Batch<'_>, list: &[u16]) -> usize {
+    fn push(&self, batch: &Batch<'_>, list: &mut [u16]) -> usize {
         match &self.side {
             Side::Rx(rx) => rx.lock().unwrap().push(batch, list, &self.counters),
             Side::Chip(chip) => chip.push(batch, list),
@@ -126,10 +132,10 @@ impl Port for Plug {
     fn is_up(&self) -> bool {
         true
     }
-    fn arm(&self) -> bool {
+    fn arm(&self, _: usize) -> bool {
         false
     }
-    fn disarm(&self) {}
+    fn disarm(&self, _: usize) {}
     fn counters(&self) -> &Counters {
         match &self.side {
             Side::Chip(chip) => chip.counters(),
@@ -258,7 +264,11 @@ type Access = fn(&E1000, u32);
 
 #[inline(never)]
 fn measured_breath(forwarder: &mut Forwarder, table: &Table, port: PortId, now: u64) -> Breath {
-    forwarder.breath(table, port, now)
+    breath(forwarder, table, port, now)
+}
+
+fn breath(forwarder: &mut Forwarder, table: &Table, port: PortId, now: u64) -> Breath {
+    forwarder.breath(table, port, 0, now)
 }
 
 #[inline(never)]
@@ -322,7 +332,7 @@ fn main() {
         }
         receivers.iter_mut().for_each(|r| r.turn(access));
     };
-    (1..=WARM).for_each(|n| step(n, Forwarder::breath, handle));
+    (1..=WARM).for_each(|n| step(n, breath, handle));
     let before = count();
     (WARM + 1..=WARM + STEPS).for_each(|n| step(n, measured_breath, measured_access));
     let after = count();

@@ -70,10 +70,16 @@ pub(crate) struct State {
     pub(crate) out: Out,
     /// What a sender is answered.
     answer: Batch<'static>,
-    /// The uplink that each source waited for when it had its last breath.
-    at_uplink: Vec<Option<PortId>>,
+    /// The uplinks that each source waited for when its lanes had their last breaths.
+    at_uplink: Vec<Vec<Option<PortId>>>,
     /// Full receivers that somebody waits for: ask them for a doorbell before sleeping.
     blocked: Vec<PortId>,
+}
+
+impl State {
+    fn at_uplink(&mut self, source: PortId, lane: usize) -> Option<&mut Option<PortId>> {
+        self.at_uplink.get_mut(source.index())?.get_mut(lane)
+    }
 }
 
 /// Storage of frames that are changed on their way out.
@@ -93,7 +99,7 @@ impl Forwarder {
             hashes: Vec::with_capacity(BATCH),
             out: Out { finished: Finished::new(), retagged: Retagged::new() },
             answer: Batch::new(),
-            at_uplink: vec![None; MAX_PORTS],
+            at_uplink: vec![Vec::new(); MAX_PORTS],
             blocked: Vec::with_capacity(MAX_PORTS),
         };
         Self { switch, batch: Batch::new(), state }
@@ -105,14 +111,20 @@ impl Forwarder {
         while self.state.lists.len() < most {
             self.state.lists.push(Vec::with_capacity(BATCH));
         }
+        for id in table.members() {
+            let lanes = table.get(*id).map_or(0, |entry| entry.port.lanes());
+            if let Some(at) = self.state.at_uplink.get_mut(id.index()) {
+                at.resize(lanes, None);
+            }
+        }
     }
 
-    /// Pulls up to a batch from `source` and delivers it. `now` is in nanoseconds of the clock that
-    /// the ports' limits were made with.
-    pub fn breath(&mut self, table: &Table, source: PortId, now: u64) -> Breath {
+    /// Pulls up to a batch from a lane of `source` and delivers it. `now` is in nanoseconds of the
+    /// clock that the ports' limits were made with.
+    pub fn breath(&mut self, table: &Table, source: PortId, lane: usize, now: u64) -> Breath {
         let Some(entry) = table.get(source) else { return Breath::default() };
         let budget = meter::budget_from(&entry.policy, source, now);
-        let waited = self.state.at_uplink.get_mut(source.index()).and_then(Option::take);
+        let waited = self.state.at_uplink(source, lane).and_then(Option::take);
         let mut pass = Pass {
             switch: &self.switch,
             state: &mut self.state,
@@ -134,12 +146,12 @@ impl Forwarder {
         }
         let limit = budget.map_or(BATCH, meter::worth_pulling);
         self.batch.set_source(source.number());
-        let frames = entry.port.pull(&mut self.batch, limit, &mut pass);
+        let frames = entry.port.pull(lane, &mut self.batch, limit, &mut pass);
         pass.charge_unseen(frames);
         pass.report_to_turns();
         pass.leave_uplink(waited);
         let (done, uplink) = (pass.done, pass.uplink);
-        if let Some(at) = self.state.at_uplink.get_mut(source.index()) {
+        if let Some(at) = self.state.at_uplink(source, lane) {
             *at = uplink;
         }
         Breath { frames, ..done }
@@ -151,7 +163,7 @@ impl Forwarder {
         let Some(entry) = table.get(to) else { return false };
         let mut batch = Batch::take(&mut self.batch);
         let taken = batch.add(&[Slice::from_bytes(frame)], Offload::NONE).is_ok()
-            && entry.port.push(&batch, &[0]) == 1;
+            && entry.port.push(&batch, &mut [0]) == 1;
         if let (Some((mirror, interface)), Some(frame)) = (&entry.mirror, batch.frame(0)) {
             mirror.capture(*interface, true, &frame, (!taken).then_some(Reason::ReceiverFull));
         }

@@ -114,9 +114,10 @@ impl<'m> Out<'m, '_> {
     /// Sends what has been added. What finds no room in spite of the reservation is lost: another
     /// worker was faster.
     fn flush(&mut self) {
-        let all = frame_lists::first(self.frames.len());
-        let done = self.port.push(&self.frames, all);
-        let lost = all.len().saturating_sub(done) as u64;
+        let mut all = frame_lists::numbers();
+        let list = all.get_mut(..self.frames.len()).unwrap_or_default();
+        let done = self.port.push(&self.frames, list);
+        let lost = self.frames.len().saturating_sub(done) as u64;
         if lost > 0 {
             self.port.counters().output.drop(Reason::ReceiverFull, lost);
         }

@@ -27,7 +27,13 @@ struct Fake {
 }
 
 impl Port for Fake {
-    fn pull(&self, spare: &mut Batch<'static>, limit: usize, sink: &mut dyn Sink) -> usize {
+    fn pull(
+        &self,
+        _: usize,
+        spare: &mut Batch<'static>,
+        limit: usize,
+        sink: &mut dyn Sink,
+    ) -> usize {
         let mut tx = self.tx.lock().unwrap();
         let mut verdicts = Vec::new();
         {
@@ -44,7 +50,7 @@ impl Port for Fake {
         tx.retain(|_| matches!(v.next(), Some(Verdict::Held) | None));
         verdicts.iter().filter(|v| **v == Verdict::Done).count()
     }
-    fn push(&self, batch: &Batch<'_>, list: &[u16]) -> usize {
+    fn push(&self, batch: &Batch<'_>, list: &mut [u16]) -> usize {
         if !self.is_up() {
             self.counters.output.drop(Reason::LinkDown, list.len() as u64);
             return list.len();
@@ -65,10 +71,10 @@ impl Port for Fake {
     fn is_up(&self) -> bool {
         self.up.load(Ordering::Relaxed)
     }
-    fn arm(&self) -> bool {
+    fn arm(&self, _: usize) -> bool {
         false
     }
-    fn disarm(&self) {}
+    fn disarm(&self, _: usize) {}
     fn counters(&self) -> &Counters {
         &self.counters
     }
@@ -127,7 +133,7 @@ impl World {
         self.table = Table::new(entries.collect());
     }
     fn breathe(&mut self, from: usize, now: u64) -> Breath {
-        self.forwarder.breath(&self.table, id(from), now)
+        self.forwarder.breath(&self.table, id(from), 0, now)
     }
     fn tags(&self, port: usize) -> Vec<u8> {
         self.ports[port].rx.lock().unwrap().drain(..).map(|f| f[20]).collect()

@@ -100,7 +100,7 @@ impl Pass<'_> {
         let wanted = |i: &&u16| self.is_wanted(watch, batch, usize::from(**i));
         list.extend(frame_lists::first(batch.len()).iter().filter(wanted));
         if !list.is_empty() {
-            self.copy(batch, to, &list);
+            self.copy(batch, to, &mut list);
         }
         list.clear();
         if let Some(place) = self.state.lists.get_mut(to.index()) {
@@ -123,11 +123,12 @@ impl Pass<'_> {
         }
     }
 
-    fn copy(&mut self, batch: &Batch<'_>, to: PortId, list: &[u16]) {
+    fn copy(&mut self, batch: &Batch<'_>, to: PortId, list: &mut [u16]) {
         let table = self.table;
         let Some(entry) = table.get(to) else { return };
         let counters = &entry.port.counters().output;
-        let (allowed, rest) = list.split_at(self.allowed(batch, to, list).min(list.len()));
+        let most = self.allowed(batch, to, list).min(list.len());
+        let (allowed, rest) = list.split_at_mut(most);
         let takes = entry.port.offloads();
         let done = if allowed.is_empty() {
             0

@@ -390,11 +390,17 @@ fn place(
 }
 
 impl Port for PacketPort {
-    fn pull(&self, batch: &mut Batch<'static>, limit: usize, sink: &mut dyn Sink) -> usize {
+    fn pull(
+        &self,
+        _: usize,
+        batch: &mut Batch<'static>,
+        limit: usize,
+        sink: &mut dyn Sink,
+    ) -> usize {
         self.link.pull(&self.tx, |tx, limit| self.fill(tx, limit), (batch, limit, sink))
     }
 
-    fn push(&self, batch: &Batch<'_>, list: &[u16]) -> usize {
+    fn push(&self, batch: &Batch<'_>, list: &mut [u16]) -> usize {
         let mut rx = lock(&self.rx);
         let socket = self.socket.as_fd();
         let output = &self.link.counters.output;
@@ -409,13 +415,13 @@ impl Port for PacketPort {
         self.link.is_up()
     }
 
-    fn arm(&self) -> bool {
+    fn arm(&self, _: usize) -> bool {
         self.link.arm()
     }
 
-    fn disarm(&self) {}
+    fn disarm(&self, _: usize) {}
 
-    fn doorbells(&self) -> Vec<Doorbell> {
+    fn doorbells(&self, _: usize) -> Vec<Doorbell> {
         vec![Arc::clone(&self.socket) as Doorbell]
     }
 

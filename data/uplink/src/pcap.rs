@@ -324,11 +324,11 @@ impl Mirror for Shared {
 }
 
 impl Port for Shared {
-    fn pull(&self, _: &mut Batch<'static>, _: usize, _: &mut dyn Sink) -> usize {
+    fn pull(&self, _: usize, _: &mut Batch<'static>, _: usize, _: &mut dyn Sink) -> usize {
         0
     }
 
-    fn push(&self, _: &Batch<'_>, list: &[u16]) -> usize {
+    fn push(&self, _: &Batch<'_>, list: &mut [u16]) -> usize {
         self.counters.output.drop(Reason::LinkDown, list.len() as u64);
         list.len()
     }
@@ -342,11 +342,11 @@ impl Port for Shared {
         false
     }
 
-    fn arm(&self) -> bool {
+    fn arm(&self, _: usize) -> bool {
         false
     }
 
-    fn disarm(&self) {}
+    fn disarm(&self, _: usize) {}
 
     fn counters(&self) -> &Counters {
         &self.counters

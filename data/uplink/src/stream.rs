@@ -267,7 +267,13 @@ impl StreamPort {
 }
 
 impl Port for StreamPort {
-    fn pull(&self, batch: &mut Batch<'static>, limit: usize, sink: &mut dyn Sink) -> usize {
+    fn pull(
+        &self,
+        _: usize,
+        batch: &mut Batch<'static>,
+        limit: usize,
+        sink: &mut dyn Sink,
+    ) -> usize {
         let Some(mut tx) = self.wanted.try_lock(&self.tx) else { return 0 };
         let limit = limit.min(BATCH);
         let (refused, stuck) = self.take(&mut tx, limit, sink);
@@ -286,7 +292,7 @@ impl Port for StreamPort {
         done
     }
 
-    fn push(&self, batch: &Batch<'_>, list: &[u16]) -> usize {
+    fn push(&self, batch: &Batch<'_>, list: &mut [u16]) -> usize {
         let mut outbox = lock(&self.outbox);
         let (done, wakes) = outbox.push(batch, list, &self.counters.output);
         drop(outbox);
@@ -308,12 +314,12 @@ impl Port for StreamPort {
         self.up.load(Ordering::Acquire)
     }
 
-    fn arm(&self) -> bool {
+    fn arm(&self, _: usize) -> bool {
         let news = self.handover.arm_worker();
         news && !self.stuck.load(Ordering::Relaxed) || self.rest.load(Ordering::Relaxed)
     }
 
-    fn disarm(&self) {
+    fn disarm(&self, _: usize) {
         self.handover.disarm_worker();
     }
 
@@ -321,7 +327,7 @@ impl Port for StreamPort {
         lock(&self.outbox).want_room()
     }
 
-    fn doorbells(&self) -> Vec<Doorbell> {
+    fn doorbells(&self, _: usize) -> Vec<Doorbell> {
         vec![Arc::clone(&self.bell) as Doorbell]
     }
 

@@ -265,11 +265,17 @@ impl TapPort {
 }
 
 impl Port for TapPort {
-    fn pull(&self, batch: &mut Batch<'static>, limit: usize, sink: &mut dyn Sink) -> usize {
+    fn pull(
+        &self,
+        _: usize,
+        batch: &mut Batch<'static>,
+        limit: usize,
+        sink: &mut dyn Sink,
+    ) -> usize {
         self.link.pull(&self.tx, |tx, limit| self.fill(tx, limit), (batch, limit, sink))
     }
 
-    fn push(&self, batch: &Batch<'_>, list: &[u16]) -> usize {
+    fn push(&self, batch: &Batch<'_>, list: &mut [u16]) -> usize {
         let mut rx = lock(&self.rx);
         writer::push(batch, list, &self.link.counters.output, |f| self.write(&mut rx, f))
     }
@@ -282,13 +288,13 @@ impl Port for TapPort {
         self.link.is_up()
     }
 
-    fn arm(&self) -> bool {
+    fn arm(&self, _: usize) -> bool {
         self.link.arm()
     }
 
-    fn disarm(&self) {}
+    fn disarm(&self, _: usize) {}
 
-    fn doorbells(&self) -> Vec<Doorbell> {
+    fn doorbells(&self, _: usize) -> Vec<Doorbell> {
         lock(&self.rx).queues.iter().map(|q| q.clone() as Doorbell).collect()
     }
 

@@ -94,7 +94,7 @@ pub(crate) fn wait(what: &str, mut f: impl FnMut() -> bool) {
 pub(crate) fn pull(port: &dyn Port, n: usize) -> Vec<(Vec<u8>, Offload)> {
     let (mut batch, mut keep) = (Batch::new(), Keep::default());
     wait(&format!("{n} frames"), || {
-        port.pull(&mut batch, 256, &mut keep);
+        port.pull(0, &mut batch, 256, &mut keep);
         keep.frames.len() >= n
     });
     keep.frames
@@ -108,8 +108,8 @@ pub(crate) fn push(port: &dyn Port, frames: &[(&[u8], Offload)]) -> usize {
         let body = [Slice::from_bytes(&bytes[cut..])];
         batch.add_parts(&bytes[..cut], body, *offload).unwrap();
     }
-    let list: Vec<u16> = (0..u16::try_from(frames.len()).unwrap()).collect();
-    port.push(&batch, &list)
+    let mut list: Vec<u16> = (0..u16::try_from(frames.len()).unwrap()).collect();
+    port.push(&batch, &mut list)
 }
 
 /// A frame of `len` bytes that begins with `first` and goes on with a pattern.

@@ -478,11 +478,17 @@ impl XdpPort {
 }
 
 impl Port for XdpPort {
-    fn pull(&self, batch: &mut Batch<'static>, limit: usize, sink: &mut dyn Sink) -> usize {
+    fn pull(
+        &self,
+        _: usize,
+        batch: &mut Batch<'static>,
+        limit: usize,
+        sink: &mut dyn Sink,
+    ) -> usize {
         self.link.pull(&self.tx, |tx, limit| self.fill(tx, limit), (batch, limit, sink))
     }
 
-    fn push(&self, batch: &Batch<'_>, list: &[u16]) -> usize {
+    fn push(&self, batch: &Batch<'_>, list: &mut [u16]) -> usize {
         let mut rx = lock(&self.rx);
         // What is sent while the link is down would leave when it is up.
         let up = self.link.is_up();
@@ -506,13 +512,13 @@ impl Port for XdpPort {
         self.link.is_up()
     }
 
-    fn arm(&self) -> bool {
+    fn arm(&self, _: usize) -> bool {
         self.link.arm()
     }
 
-    fn disarm(&self) {}
+    fn disarm(&self, _: usize) {}
 
-    fn doorbells(&self) -> Vec<Doorbell> {
+    fn doorbells(&self, _: usize) -> Vec<Doorbell> {
         let attached = lock(&self.attached);
         let sockets = attached.iter().flat_map(|attached| &attached.sockets);
         sockets.map(|socket| socket.clone() as Doorbell).collect()

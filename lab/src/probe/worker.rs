@@ -56,26 +56,26 @@ impl Worker {
         let Ok(epoll) = epoll::create(epoll::CreateFlags::CLOEXEC) else { return };
         let mut version = None;
         while !over.load(Relaxed) {
-            if port.pull(&mut batch, 256, &mut sink) > 0 || watch == Watch::Awake {
+            if port.pull(0, &mut batch, 256, &mut sink) > 0 || watch == Watch::Awake {
                 continue;
             }
             if version != Some(port.doorbells_version()) {
                 version = Some(port.doorbells_version());
                 let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
-                for (at, bell) in port.doorbells().iter().enumerate() {
+                for (at, bell) in port.doorbells(0).iter().enumerate() {
                     let data = epoll::EventData::new_u64(at as u64);
                     // One that is watched already stays so.
                     let _ = epoll::add(&epoll, bell, data, flags);
                 }
             }
-            if !port.arm() {
+            if !port.arm(0) {
                 let nap = rustix::event::Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
                 let mut events = Vec::with_capacity(4);
                 // Rung, or time to look whether it is over: the same.
                 let _ =
                     epoll::wait(&epoll, rustix::buffer::spare_capacity(&mut events), Some(&nap));
             }
-            port.disarm();
+            port.disarm(0);
         }
     }
 }

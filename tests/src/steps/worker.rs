@@ -37,7 +37,7 @@ pub(super) fn work(turns: &Turns, table: &Table, bell: &AtomicBool, looks: bool)
     while turns.step() {
         let (mut frames, mut held) = (0, false);
         for (id, _) in &ports {
-            let breath = forwarder.breath(table, *id, turns.now());
+            let breath = forwarder.breath(table, *id, 0, turns.now());
             frames += breath.frames;
             held |= breath.held_ns.is_some();
             turns.step();
@@ -50,7 +50,7 @@ pub(super) fn work(turns: &Turns, table: &Table, bell: &AtomicBool, looks: bool)
         turns.step();
         let mut any = false;
         for (_, port) in &ports {
-            any |= port.arm();
+            any |= port.arm(0);
             turns.step();
         }
         if held && !any {
@@ -70,7 +70,7 @@ pub(super) fn work(turns: &Turns, table: &Table, bell: &AtomicBool, looks: bool)
             }
         }
         turns.step();
-        ports.iter().for_each(|(_, port)| port.disarm());
+        ports.iter().for_each(|(_, port)| port.disarm(0));
     }
 }
 
@@ -78,11 +78,17 @@ pub(super) fn work(turns: &Turns, table: &Table, bell: &AtomicBool, looks: bool)
 struct StepPort(Arc<dyn Nic>);
 
 impl Port for StepPort {
-    fn pull(&self, batch: &mut Batch<'static>, limit: usize, sink: &mut dyn Sink) -> usize {
+    fn pull(
+        &self,
+        _: usize,
+        batch: &mut Batch<'static>,
+        limit: usize,
+        sink: &mut dyn Sink,
+    ) -> usize {
         self.0.pull(batch, limit, sink)
     }
 
-    fn push(&self, batch: &Batch<'_>, list: &[u16]) -> usize {
+    fn push(&self, batch: &Batch<'_>, list: &mut [u16]) -> usize {
         self.0.push(batch, list)
     }
 
@@ -98,11 +104,11 @@ impl Port for StepPort {
         self.0.is_up()
     }
 
-    fn arm(&self) -> bool {
+    fn arm(&self, _: usize) -> bool {
         self.0.arm()
     }
 
-    fn disarm(&self) {
+    fn disarm(&self, _: usize) {
         self.0.disarm();
     }
 

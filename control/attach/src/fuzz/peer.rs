@@ -243,8 +243,8 @@ fn honest_drivers_send_and_receive() {
     struct To(Arc<dyn Port>);
     impl Sink for To {
         fn deliver(&mut self, batch: &mut Batch<'_>) {
-            let all: Vec<u16> = (0..).take(batch.len()).collect();
-            assert_eq!(self.0.push(batch, &all), all.len());
+            let mut all: Vec<u16> = (0..).take(batch.len()).collect();
+            assert_eq!(self.0.push(batch, &mut all), all.len());
         }
     }
     let mut pair = [Peer::virtio(), Peer::chip()].map(Driver::new);
@@ -258,7 +258,7 @@ fn honest_drivers_send_and_receive() {
             frame[..12].copy_from_slice(&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2]);
             from.send([0; 10], &frame);
             let port = from.peer.port();
-            port.pull(&mut batch, 32, &mut To(to.peer.port()));
+            port.pull(0, &mut batch, 32, &mut To(to.peer.port()));
             assert!(from.all_sent());
             assert_eq!(to.receive(), Some(frame), "frame {n}");
             assert_eq!(to.receive(), None);

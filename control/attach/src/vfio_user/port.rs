@@ -89,7 +89,13 @@ impl VfioUserPort {
 }
 
 impl Port for VfioUserPort {
-    fn pull(&self, batch: &mut Batch<'static>, limit: usize, sink: &mut dyn Sink) -> usize {
+    fn pull(
+        &self,
+        _: usize,
+        batch: &mut Batch<'static>,
+        limit: usize,
+        sink: &mut dyn Sink,
+    ) -> usize {
         if !self.is_served() || self.paused.load(Ordering::Acquire) {
             return 0;
         }
@@ -100,7 +106,7 @@ impl Port for VfioUserPort {
         done
     }
 
-    fn push(&self, batch: &Batch<'_>, list: &[u16]) -> usize {
+    fn push(&self, batch: &Batch<'_>, list: &mut [u16]) -> usize {
         if !self.is_served() {
             self.nic.counters().output.drop(Reason::LinkDown, list.len() as u64);
             return list.len();
@@ -128,11 +134,11 @@ impl Port for VfioUserPort {
         self.connected.load(Ordering::Acquire)
     }
 
-    fn arm(&self) -> bool {
+    fn arm(&self, _: usize) -> bool {
         self.is_served() && self.nic.arm()
     }
 
-    fn disarm(&self) {
+    fn disarm(&self, _: usize) {
         self.nic.disarm();
     }
 
@@ -140,7 +146,7 @@ impl Port for VfioUserPort {
         !self.is_up() || self.nic.want_room()
     }
 
-    fn doorbells(&self) -> Vec<Doorbell> {
+    fn doorbells(&self, _: usize) -> Vec<Doorbell> {
         vec![self.host.bell().clone()]
     }
 

@@ -35,10 +35,11 @@ impl VhostUser {
         changed: Changed,
     ) -> Result<Self, AttachError> {
         let waker = Arc::new(Waker::new().map_err(AttachError::Thread)?);
-        let port = VhostUserPort::new(Arc::clone(&waker)).map_err(AttachError::Thread)?;
+        let port =
+            VhostUserPort::new(Arc::clone(&waker), config.queues).map_err(AttachError::Thread)?;
         port.limit().set(config.irq_rate_max);
         if config.steer_by_source {
-            port.both().rx.net.steer_by_source();
+            port.steer_by_source();
         }
         let port = Arc::new(port);
         let (details, standing) = (Arc::new(Mutex::new(Details::new())), Arc::default());

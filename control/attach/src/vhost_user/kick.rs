@@ -48,8 +48,8 @@ impl AsFd for Kick {
     }
 }
 
-/// All kicks of a port, and the one descriptor by which workers hear them: an epoll that holds an
-/// epoll that holds the kicks.
+/// All kicks of a port, and for each of its lanes the one descriptor by which its worker hears them:
+/// an epoll that holds an epoll that holds the kicks.
 ///
 /// A kick belongs to the front end, which can hang a million watches on it. Then adding it,
 /// removing it, or closing it as the last to have it takes up to half a second, with the lock of
@@ -63,10 +63,16 @@ impl AsFd for Kick {
 /// epoll is put in.
 #[derive(Debug)]
 pub struct Kicks {
-    bell: Arc<OwnedFd>,
-    gathered: Mutex<Gathered>,
+    lanes: Box<[Bell]>,
     counting: Mutex<Counting>,
     counted: Condvar,
+}
+
+/// The kicks of one lane.
+#[derive(Debug)]
+struct Bell {
+    bell: Arc<OwnedFd>,
+    gathered: Mutex<Gathered>,
 }
 
 /// How often the kicks were to be counted, and were. Even that takes as long as a crowd on one is
@@ -108,28 +114,14 @@ fn watch(epoll: &OwnedFd, fd: &OwnedFd) -> io::Result<()> {
     Ok(epoll::add(epoll, fd, epoll::EventData::new_u64(0), edge)?)
 }
 
-impl Kicks {
-    /// No kicks.
-    pub fn new() -> io::Result<Self> {
+impl Bell {
+    fn new() -> io::Result<Self> {
         let bell = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
-        let (gathered, counting, counted) = Default::default();
-        Ok(Self { bell, gathered, counting, counted })
+        Ok(Self { bell, gathered: Mutex::default() })
     }
 
-    /// What workers watch.
-    pub fn bell(&self) -> Doorbell {
-        Arc::clone(&self.bell) as Doorbell
-    }
-
-    pub fn len(&self) -> usize {
-        lock(&self.gathered).kicks.len()
-    }
-
-    /// Replaces all kicks. For the port's own thread, without locks: it may take long.
-    ///
-    /// # Errors
-    /// That of epoll: nothing has changed. A front end can cause it.
-    pub fn set(&self, kicks: Vec<Arc<Kick>>, counters: &Counters) -> io::Result<()> {
+    /// As [`Kicks::set`].
+    fn set(&self, kicks: Vec<Arc<Kick>>, counters: &Counters) -> io::Result<()> {
         if lock(&self.gathered).are(&kicks) {
             return Ok(());
         }
@@ -142,6 +134,37 @@ impl Kicks {
             let _ = epoll::delete(&self.bell, epoll);
         }
         old.kicks.iter().for_each(|kick| kick.count(counters));
+        Ok(())
+    }
+}
+
+impl Kicks {
+    /// No kicks, for a port with so many lanes.
+    pub fn new(lanes: usize) -> io::Result<Self> {
+        let lanes = (0..lanes).map(|_| Bell::new()).collect::<io::Result<_>>()?;
+        let (counting, counted) = Default::default();
+        Ok(Self { lanes, counting, counted })
+    }
+
+    /// What the worker of a lane watches.
+    pub fn bell(&self, lane: usize) -> Option<Doorbell> {
+        self.lanes.get(lane).map(|lane| Arc::clone(&lane.bell) as Doorbell)
+    }
+
+    pub fn len(&self) -> usize {
+        self.lanes.iter().map(|lane| lock(&lane.gathered).kicks.len()).sum()
+    }
+
+    /// Replaces all kicks, each of which has a lane. For the port's own thread, without locks: it
+    /// may take long.
+    ///
+    /// # Errors
+    /// That of epoll: some lane's have not changed. A front end can cause it.
+    pub fn set(&self, kicks: &[(usize, Arc<Kick>)], counters: &Counters) -> io::Result<()> {
+        for (n, lane) in self.lanes.iter().enumerate() {
+            let own = kicks.iter().filter(|(lane, _)| *lane == n);
+            lane.set(own.map(|(_, kick)| Arc::clone(kick)).collect(), counters)?;
+        }
         Ok(())
     }
 
@@ -165,8 +188,10 @@ impl Kicks {
         if asked == answered {
             return false;
         }
-        let kicks = lock(&self.gathered).kicks.clone();
-        kicks.iter().for_each(|kick| kick.count(counters));
+        for lane in &self.lanes {
+            let kicks = lock(&lane.gathered).kicks.clone();
+            kicks.iter().for_each(|kick| kick.count(counters));
+        }
         lock(&self.counting).answered = asked;
         self.counted.notify_all();
         true
@@ -190,7 +215,7 @@ mod tests {
     impl Watcher {
         fn new(kicks: &Kicks) -> Self {
             let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
-            watch(&epoll, &kicks.bell).unwrap();
+            watch(&epoll, &kicks.lanes[0].bell).unwrap();
             Self(epoll)
         }
 
@@ -208,9 +233,9 @@ mod tests {
     /// A thread that does not answer is waited for once, and what it counts later is not lost.
     #[test]
     fn a_port_that_counts_late_is_not_waited_for_again() {
-        let (kicks, counters) = (Kicks::new().unwrap(), Counters::default());
+        let (kicks, counters) = (Kicks::new(1).unwrap(), Counters::default());
         let one = kick();
-        kicks.set(vec![one.clone()], &counters).unwrap();
+        kicks.set(&[(0, one.clone())], &counters).unwrap();
         assert!(!kicks.count_if_asked(&counters));
         let woken = AtomicU64::new(0);
         for _ in 0..100_000 {
@@ -228,10 +253,10 @@ mod tests {
 
     #[test]
     fn each_kick_is_an_event_though_nobody_reads_it() {
-        let kicks = Kicks::new().unwrap();
+        let kicks = Kicks::new(1).unwrap();
         let watcher = Watcher::new(&kicks);
         let two = [kick(), kick()];
-        kicks.set(two.to_vec(), &Counters::default()).unwrap();
+        kicks.set(&two.clone().map(|kick| (0, kick)), &Counters::default()).unwrap();
         for i in 0..10 {
             assert!(!watcher.rang(Duration::ZERO), "told once");
             eventfd::signal(two[i % 2].fd.as_fd());
@@ -242,15 +267,15 @@ mod tests {
     /// The other half of [`Kicks`]'s promise: what came before the kick was gathered.
     #[test]
     fn a_kick_from_before_it_was_shown_is_an_event() {
-        let kicks = Kicks::new().unwrap();
+        let kicks = Kicks::new(1).unwrap();
         let watcher = Watcher::new(&kicks);
         let (early, quiet) = (kick(), kick());
-        kicks.set(vec![quiet.clone()], &Counters::default()).unwrap();
+        kicks.set(&[(0, quiet.clone())], &Counters::default()).unwrap();
         assert!(!watcher.rang(Duration::ZERO));
         eventfd::signal(early.fd.as_fd());
-        kicks.set(vec![quiet, early], &Counters::default()).unwrap();
+        kicks.set(&[(0, quiet), (0, early)], &Counters::default()).unwrap();
         assert!(watcher.rang(Duration::ZERO));
-        kicks.set(Vec::new(), &Counters::default()).unwrap();
+        kicks.set(&[], &Counters::default()).unwrap();
         assert_eq!(kicks.len(), 0);
     }
 
@@ -265,11 +290,11 @@ mod tests {
     /// The first of many kicks that woke nobody.
     fn lost(exchange: bool) -> Option<u64> {
         let (kicks, done, told) =
-            (Kicks::new().unwrap(), AtomicBool::new(false), AtomicU64::new(0));
+            (Kicks::new(1).unwrap(), AtomicBool::new(false), AtomicU64::new(0));
         let watcher = Watcher::new(&kicks);
         let (rings, spare) = (kick(), kick());
         let counters = Counters::default();
-        kicks.set(vec![rings.clone()], &counters).unwrap();
+        kicks.set(&[(0, rings.clone())], &counters).unwrap();
         std::thread::scope(|s| {
             s.spawn(|| {
                 for i in 0.. {
@@ -277,9 +302,8 @@ mod tests {
                         break;
                     }
                     let more = (i % 2 == 0).then(|| spare.clone());
-                    kicks
-                        .set(more.into_iter().chain([rings.clone()]).collect(), &counters)
-                        .unwrap();
+                    let all = more.into_iter().chain([rings.clone()]).map(|kick| (0, kick));
+                    kicks.set(&all.collect::<Vec<_>>(), &counters).unwrap();
                 }
             });
             s.spawn(|| {

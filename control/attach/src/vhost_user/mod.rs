@@ -18,6 +18,7 @@ mod feature_names;
 mod handle;
 mod inflight;
 mod kick;
+mod lanes;
 mod port;
 mod queue_index;
 mod refusal;

@@ -1,4 +1,4 @@
-//! The port: two locked sides, and the few flags that workers read without a lock.
+//! The port: two locked sides for each lane, and the few flags that workers read without a lock.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
@@ -8,10 +8,11 @@ use vmlan_frame::headers::announcement;
 use vmlan_frame::{
     Batch, Counters, Doorbell, Mac, NicCounters, Offload, Offloads, Port, Reason, Sink,
 };
-use vmlan_nic::virtio::{Features, NetRx, NetTx, feature};
+use vmlan_nic::virtio::{Features, NetRx, NetTx, feature, steering_key};
 use vmlan_ram::{Map, Slice};
 
 use super::kick::Kicks;
+use super::lanes::{Lane, Receivers, Steered};
 use super::sides::{PortFault, Side, lock};
 use crate::interrupt_cost::InterruptCost;
 use crate::irq_limit::IrqLimit;
@@ -20,11 +21,17 @@ use crate::waker::Waker;
 /// RARP announcements that may wait; a front end that sends more is repeating itself.
 const MAX_RARP: usize = 16;
 
-/// Both sides, locked: no frame of this port is lent or being written while this lives.
+/// Both sides of a lane, locked.
 #[allow(missing_docs, reason = "the names say it")]
-pub struct BothSides<'p> {
+pub struct LockedLane<'p> {
     pub tx: MutexGuard<'p, Side<NetTx>>,
     pub rx: MutexGuard<'p, Side<NetRx>>,
+}
+
+/// Both sides of all lanes, locked: no frame of this port is lent or being written while this
+/// lives.
+pub struct BothSides<'p> {
+    lanes: Vec<LockedLane<'p>>,
     port: &'p VhostUserPort,
     /// Until the locks are free.
     _wanted: Wanted<'p>,
@@ -46,43 +53,68 @@ impl Drop for Wanted<'_> {
     }
 }
 
-impl BothSides<'_> {
-    /// The first fault of either side.
+impl<'p> BothSides<'p> {
+    /// The first fault of any side. Its queue is numbered among all of the port's.
     pub fn fault(&self) -> Option<PortFault> {
-        self.tx.fault().or_else(|| self.rx.fault())
+        let found = |(n, lane): (u16, &LockedLane<'_>)| {
+            let fault = lane.tx.fault().or_else(|| lane.rx.fault())?;
+            let lanes = u16::try_from(self.lanes.len()).unwrap_or(u16::MAX);
+            Some(fault.of_lane(n, lanes))
+        };
+        (0..).zip(&self.lanes).find_map(found)
     }
 
-    /// Gives both sides `map`, and returns the map before, which nobody else has any more. Drop it
+    /// The lane of a pair of queues, and the pair's number in it.
+    #[allow(clippy::indexing_slicing)] // there is a lane, and a remainder is below the divisor
+    pub fn lane_of(&mut self, pair: u16) -> (&mut LockedLane<'p>, u16) {
+        let lanes = self.lanes.len();
+        let number = usize::from(pair) / lanes;
+        (&mut self.lanes[usize::from(pair) % lanes], u16::try_from(number).unwrap_or(u16::MAX))
+    }
+
+    /// The memory map, which all sides have.
+    pub fn map(&self) -> Arc<Map> {
+        self.lanes.first().map(|lane| Arc::clone(&lane.rx.map)).unwrap_or_default()
+    }
+
+    /// Gives all sides `map`, and returns the map before, which nobody else has any more. Drop it
     /// without the locks: unmapping takes 20 ms for each GiB in use, and every worker with a frame
     /// for this port would wait.
     #[must_use]
     pub fn set_map(&mut self, map: &Arc<Map>) -> Arc<Map> {
-        self.tx.net.set_map(Arc::clone(map));
-        self.rx.net.set_map(Arc::clone(map));
-        self.tx.map = Arc::clone(map);
-        std::mem::replace(&mut self.rx.map, Arc::clone(map))
+        let mut before = Arc::default();
+        for LockedLane { tx, rx } in &mut self.lanes {
+            tx.net.set_map(Arc::clone(map));
+            rx.net.set_map(Arc::clone(map));
+            tx.map = Arc::clone(map);
+            before = std::mem::replace(&mut rx.map, Arc::clone(map));
+        }
+        before
     }
 
     pub fn set_features(&mut self, features: u64) {
         let features = Features(features);
-        self.tx.net.set_features(features);
-        self.rx.net.set_features(features);
+        for LockedLane { tx, rx } in &mut self.lanes {
+            tx.net.set_features(features);
+            rx.net.set_features(features);
+        }
         self.port.offloads.store(features.receives().bits(), Ordering::Relaxed);
     }
 
     /// Whether packed virtqueues were negotiated.
     pub fn is_packed(&self) -> bool {
-        self.tx.net.features().has(feature::RING_PACKED)
+        self.lanes.iter().any(|lane| lane.tx.net.features().has(feature::RING_PACKED))
     }
 
     /// Forgets everything that the front end set up.
     pub fn reset(&mut self) {
-        self.tx.net.reset();
-        self.rx.net.reset();
-        self.tx.map = Arc::default();
-        self.rx.map = Arc::default();
-        self.tx.calls.clear();
-        self.rx.calls.clear();
+        for LockedLane { tx, rx } in &mut self.lanes {
+            tx.net.reset();
+            rx.net.reset();
+            (tx.map, rx.map) = Default::default();
+            tx.calls.clear();
+            rx.calls.clear();
+        }
         lock(&self.port.rarp).clear();
         self.port.has_rarp.store(false, Ordering::Relaxed);
         self.port.offloads.store(0, Ordering::Relaxed);
@@ -93,7 +125,8 @@ impl Drop for BothSides<'_> {
     fn drop(&mut self) {
         let fault = self.fault();
         self.port.quarantined.store(fault.is_some(), Ordering::Relaxed);
-        let up = fault.is_none() && self.rx.net.is_ready();
+        let ready = self.lanes.iter().map(|lane| lane.rx.net.is_ready());
+        let up = fault.is_none() & self.port.receivers.set(ready);
         self.port.up.store(up, Ordering::Release);
         self.port.touched.store(true, Ordering::Release);
     }
@@ -101,11 +134,15 @@ impl Drop for BothSides<'_> {
 
 /// A VM's NIC, as the switch sees it.
 pub struct VhostUserPort {
-    tx: Mutex<Side<NetTx>>,
-    rx: Mutex<Side<NetRx>>,
-    /// Control threads that want both locks. While there are some, workers pass the port by.
+    /// One for each pair of queues that is offered.
+    lanes: Box<[Lane]>,
+    /// The lanes that frames can be delivered to.
+    receivers: Receivers,
+    /// Each port's frames go to one lane, rather than each flow's.
+    by_source: AtomicBool,
+    /// Control threads that want all locks. While there are some, workers pass the port by.
     wanted: AtomicU32,
-    /// Both locks were held since workers were last told to look.
+    /// All locks were held since workers were last told to look.
     touched: AtomicBool,
     up: AtomicBool,
     connected: AtomicBool,
@@ -125,11 +162,14 @@ pub struct VhostUserPort {
 }
 
 impl VhostUserPort {
-    /// A port with nobody connected. `waker` is told when a worker finds a fault.
-    pub fn new(waker: Arc<Waker>) -> std::io::Result<Self> {
+    /// A port of so many pairs of queues, with nobody connected. `waker` is told when a worker
+    /// finds a fault.
+    pub fn new(waker: Arc<Waker>, pairs: u16) -> std::io::Result<Self> {
+        let lanes = usize::from(pairs.max(1));
         Ok(Self {
-            tx: Mutex::default(),
-            rx: Mutex::default(),
+            lanes: (0..lanes).map(Lane::new).collect(),
+            receivers: Receivers::new(lanes),
+            by_source: AtomicBool::new(false),
             wanted: AtomicU32::new(0),
             touched: AtomicBool::new(false),
             up: AtomicBool::new(false),
@@ -138,35 +178,86 @@ impl VhostUserPort {
             discard: AtomicBool::new(false),
             quarantined: AtomicBool::new(false),
             offloads: AtomicU8::new(0),
-            kicks: Kicks::new()?,
+            kicks: Kicks::new(lanes)?,
             rarp: Mutex::default(),
             has_rarp: AtomicBool::new(false),
-            counters: Counters::default(),
+            counters: Counters::with_lanes(lanes),
             cost: Arc::default(),
             limit: Arc::new(IrqLimit::new()?),
             waker,
         })
     }
 
-    /// Locks both sides, transmit first. What workers see (up, quarantined) follows when the guard
-    /// is dropped.
+    /// Locks both sides of all lanes, transmit first. What workers see (up, quarantined) follows
+    /// when the guard is dropped.
     pub fn both(&self) -> BothSides<'_> {
         let wanted = Wanted::new(&self.wanted);
-        let tx = lock(&self.tx);
-        let rx = lock(&self.rx);
-        BothSides { tx, rx, port: self, _wanted: wanted }
+        let tx: Vec<_> = self.lanes.iter().map(|lane| lock(&lane.tx)).collect();
+        let rx = self.lanes.iter().map(|lane| lock(&lane.rx));
+        let lanes = tx.into_iter().zip(rx).map(|(tx, rx)| LockedLane { tx, rx }).collect();
+        BothSides { lanes, port: self, _wanted: wanted }
     }
 
-    /// The receive side for a worker; `None` while the port's own thread has it. That one may have
-    /// the lowest weight and be kept from running for long: who has a frame for this port is not to
-    /// wait for it. (If somebody has the lock and nobody wants both, it is another worker.)
-    fn receive_side(&self) -> Option<MutexGuard<'_, Side<NetRx>>> {
-        match self.rx.try_lock() {
+    /// From now on frames of one port of the switch go to one lane: what floods a guest fills one
+    /// of its rings, and the guest can tell its senders apart. Ports whose numbers differ by a
+    /// multiple of the number of lanes share one.
+    pub fn steer_by_source(&self) {
+        self.by_source.store(true, Ordering::Relaxed);
+    }
+
+    /// The lane that a pair of queues belongs to.
+    pub fn lane_of(&self, pair: u16) -> usize {
+        usize::from(pair) % self.lanes.len().max(1)
+    }
+
+    /// The receive side of a lane for a worker; `None` while the port's own thread has it. That one
+    /// may have the lowest weight and be kept from running for long: who has a frame for this port
+    /// is not to wait for it. (If somebody has the lock and nobody wants all, it is another
+    /// worker.)
+    fn receive_side<'p>(&self, lane: &'p Lane) -> Option<MutexGuard<'p, Side<NetRx>>> {
+        match lane.rx.try_lock() {
             Ok(side) => Some(side),
             Err(TryLockError::Poisoned(side)) => Some(side.into_inner()),
             Err(TryLockError::WouldBlock) if self.wanted.load(Ordering::Acquire) > 0 => None,
-            Err(TryLockError::WouldBlock) => Some(lock(&self.rx)),
+            Err(TryLockError::WouldBlock) => Some(lock(&lane.rx)),
         }
+    }
+
+    /// Delivers frames by a lane whose receive side is locked. Returns how many entries of `list`,
+    /// from the first on, were dealt with.
+    fn push_to(&self, side: &mut Side<NetRx>, batch: &Batch<'_>, list: &[u16]) -> usize {
+        if !self.up.load(Ordering::Acquire) {
+            self.counters.output.drop(Reason::LinkDown, list.len() as u64);
+            return list.len();
+        }
+        let done = side.net.push(batch, list, &self.counters);
+        if side.fault().is_some() {
+            self.quarantine();
+        }
+        done
+    }
+
+    /// Delivers frames by several lanes, each frame by the one of its flow. Lanes that another
+    /// worker has just now come last.
+    fn push_steered(&self, batch: &Batch<'_>, list: &mut [u16], ready: usize) -> usize {
+        let by_source = self.by_source.load(Ordering::Relaxed);
+        let receiver = |i: usize| self.receivers.of(steering_key(batch, i, by_source), ready);
+        let mut steered = Steered::new(list, receiver);
+        let (wanted, mut busy) = (steered.lanes(), 0u64);
+        let lanes =
+            |set: u64| self.lanes.iter().enumerate().filter(move |(n, _)| set >> n & 1 == 1);
+        for (n, lane) in lanes(wanted) {
+            match lane.rx.try_lock() {
+                Ok(mut side) => steered.push(n, |part| self.push_to(&mut side, batch, part)),
+                Err(_) => busy |= 1 << n,
+            }
+        }
+        for (n, lane) in lanes(busy) {
+            if let Some(mut side) = self.receive_side(lane) {
+                steered.push(n, |part| self.push_to(&mut side, batch, part));
+            }
+        }
+        steered.order(list)
     }
 
     /// True if something may have changed, since this was last asked, that workers have to look at.
@@ -258,19 +349,29 @@ impl Sink for Discard<'_> {
 }
 
 impl Port for VhostUserPort {
-    fn pull(&self, batch: &mut Batch<'static>, limit: usize, sink: &mut dyn Sink) -> usize {
+    fn lanes(&self) -> usize {
+        self.lanes.len()
+    }
+
+    fn pull(
+        &self,
+        lane: usize,
+        batch: &mut Batch<'static>,
+        limit: usize,
+        sink: &mut dyn Sink,
+    ) -> usize {
         let stands =
             self.quarantined.load(Ordering::Relaxed) || self.paused.load(Ordering::Acquire);
         if stands || self.wanted.load(Ordering::Acquire) > 0 {
             return 0;
         }
-        let mut side = match self.tx.try_lock() {
-            Ok(side) => side,
-            Err(TryLockError::Poisoned(e)) => e.into_inner(),
-            Err(TryLockError::WouldBlock) => return 0,
+        let mut side = match self.lanes.get(lane).map(|lane| lane.tx.try_lock()) {
+            Some(Ok(side)) => side,
+            Some(Err(TryLockError::Poisoned(e))) => e.into_inner(),
+            Some(Err(TryLockError::WouldBlock)) | None => return 0,
         };
         let mut done = 0;
-        if self.has_rarp.load(Ordering::Relaxed) {
+        if lane == 0 && self.has_rarp.load(Ordering::Relaxed) {
             done += self.lend_rarp(batch, sink);
         }
         if self.discard.load(Ordering::Relaxed) {
@@ -284,17 +385,14 @@ impl Port for VhostUserPort {
         done
     }
 
-    fn push(&self, batch: &Batch<'_>, list: &[u16]) -> usize {
-        let Some(mut side) = self.receive_side() else { return 0 };
-        if !self.up.load(Ordering::Acquire) {
-            self.counters.output.drop(Reason::LinkDown, list.len() as u64);
-            return list.len();
+    fn push(&self, batch: &Batch<'_>, list: &mut [u16]) -> usize {
+        let ready = self.receivers.ready();
+        if ready > 1 {
+            return self.push_steered(batch, list, ready);
         }
-        let done = side.net.push(batch, list, &self.counters);
-        if side.fault().is_some() {
-            self.quarantine();
-        }
-        done
+        let lane = self.lanes.get(self.receivers.of(0, ready));
+        let side = lane.and_then(|lane| self.receive_side(lane));
+        side.map_or(0, |mut side| self.push_to(&mut side, batch, list))
     }
 
     fn offloads(&self) -> Offloads {
@@ -302,7 +400,8 @@ impl Port for VhostUserPort {
     }
 
     fn room(&self) -> usize {
-        self.receive_side().map_or(0, |mut side| side.net.room())
+        let sides = self.lanes.iter().filter_map(|lane| self.receive_side(lane));
+        sides.map(|mut side| side.net.room()).sum()
     }
 
     fn is_up(&self) -> bool {
@@ -313,22 +412,23 @@ impl Port for VhostUserPort {
         self.connected.load(Ordering::Acquire)
     }
 
-    fn arm(&self) -> bool {
+    fn arm(&self, lane: usize) -> bool {
         if self.wanted.load(Ordering::Acquire) > 0 {
             return true;
         }
         if self.quarantined.load(Ordering::Relaxed) {
             return false;
         }
-        if self.has_rarp.load(Ordering::Acquire) {
+        if lane == 0 && self.has_rarp.load(Ordering::Acquire) {
             return true;
         }
         // Somebody else has the lock, and may have pulled before the latest frame came: look again.
-        self.tx.try_lock().map_or(true, |mut side| side.net.arm())
+        let lane = self.lanes.get(lane);
+        lane.is_some_and(|lane| lane.tx.try_lock().map_or(true, |mut side| side.net.arm()))
     }
 
-    fn disarm(&self) {
-        if let Ok(mut side) = self.tx.try_lock() {
+    fn disarm(&self, lane: usize) {
+        if let Some(Ok(mut side)) = self.lanes.get(lane).map(|lane| lane.tx.try_lock()) {
             side.net.disarm();
         }
     }
@@ -337,12 +437,20 @@ impl Port for VhostUserPort {
         if !self.is_up() {
             return true;
         }
+        let sides: Option<Vec<_>> = self.lanes.iter().map(|lane| self.receive_side(lane)).collect();
         // Being changed: look again.
-        self.receive_side().is_none_or(|mut side| side.net.want_room())
+        let Some(mut sides) = sides else { return true };
+        // Room in another lane than the one that had too little does not count.
+        let starved = sides.iter_mut().fold(false, |any, side| side.net.is_starved() | any);
+        let asked = sides.iter_mut().filter_map(|side| {
+            let counts = !starved || side.net.is_starved();
+            counts.then(|| side.net.want_room())
+        });
+        asked.fold(false, |any, room| room | any)
     }
 
-    fn doorbells(&self) -> Vec<Doorbell> {
-        vec![self.kicks.bell()]
+    fn doorbells(&self, lane: usize) -> Vec<Doorbell> {
+        self.kicks.bell(lane).into_iter().collect()
     }
 
     fn count_doorbells(&self) {

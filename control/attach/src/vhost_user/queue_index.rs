@@ -24,8 +24,14 @@ impl QueueIndex {
 
     /// The side that it belongs to, and its number there.
     pub fn queue<'b>(self, both: &'b mut BothSides<'_>) -> (&'b mut dyn Queues, u16) {
-        let number = u16::from(self.0 / 2);
-        if self.is_transmit() { (&mut both.tx.net, number) } else { (&mut both.rx.net, number) }
+        let transmit = self.is_transmit();
+        let (lane, number) = both.lane_of(self.pair());
+        if transmit { (&mut lane.tx.net, number) } else { (&mut lane.rx.net, number) }
+    }
+
+    /// The number of the pair that it belongs to.
+    pub fn pair(self) -> u16 {
+        u16::from(self.0 / 2)
     }
 
     pub fn is_started(self, both: &mut BothSides<'_>) -> bool {

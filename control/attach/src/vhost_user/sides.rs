@@ -57,3 +57,17 @@ pub enum PortFault {
     #[error("{STUCK_INTERRUPT}")]
     StuckCall,
 }
+
+impl PortFault {
+    /// As the port's, if it is one of lane `n` of so many, which numbers its queues by itself.
+    #[must_use]
+    pub fn of_lane(self, n: u16, lanes: u16) -> Self {
+        match self {
+            Self::Virtqueue { queue, fault } => {
+                let queue = queue.saturating_mul(lanes).saturating_add(n);
+                Self::Virtqueue { queue, fault }
+            }
+            other => other,
+        }
+    }
+}

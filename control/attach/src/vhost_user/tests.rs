@@ -136,7 +136,7 @@ fn the_map_before_is_unmapped_without_the_locks() {
     let file = sealed_memfd(c"t", 4096).unwrap();
     let mapping = Arc::new(Mapping::new(file.as_fd(), 0, 4096).unwrap());
     let region = Region::new(0, 4096, 0, 0, Arc::clone(&mapping)).unwrap();
-    let port = super::VhostUserPort::new(Arc::new(crate::waker::Waker::new().unwrap())).unwrap();
+    let port = super::VhostUserPort::new(Arc::new(crate::waker::Waker::new().unwrap()), 2).unwrap();
     let map = Arc::new(Map::new(vec![region], None).unwrap());
     let _ = port.both().set_map(&map);
     drop(map);
@@ -150,12 +150,12 @@ fn the_map_before_is_unmapped_without_the_locks() {
 #[test]
 fn a_worker_does_not_wait_for_the_ports_own_thread() {
     let waker = crate::waker::Waker::new().unwrap();
-    let port = super::port::VhostUserPort::new(std::sync::Arc::new(waker)).unwrap();
+    let port = super::port::VhostUserPort::new(std::sync::Arc::new(waker), 2).unwrap();
     let both = port.both();
     let asked = std::thread::scope(|s| {
         let worker = s.spawn(|| {
-            let pushed = port.push(&Batch::new(), &[0]);
-            (pushed, port.room(), port.arm(), port.is_up() || port.want_room())
+            let pushed = port.push(&Batch::new(), &mut [0]);
+            (pushed, port.room(), port.arm(0), port.is_up() || port.want_room())
         });
         let end = Instant::now() + Duration::from_secs(60);
         while !worker.is_finished() && Instant::now() < end {
@@ -167,5 +167,5 @@ fn a_worker_does_not_wait_for_the_ports_own_thread() {
         worker.join().unwrap()
     });
     assert_eq!(asked, (0, 0, true, true));
-    assert_eq!(port.push(&Batch::new(), &[0]), 1, "and counts what nobody is there for");
+    assert_eq!(port.push(&Batch::new(), &mut [0]), 1, "and counts what nobody is there for");
 }

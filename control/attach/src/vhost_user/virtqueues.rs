@@ -189,7 +189,8 @@ impl VirtqueueTable {
         let (side, number) = i.queue(&mut both);
         // Also when it is the same: what was published while nobody listened is told now.
         let _ = side.set_interrupt(number, Arc::clone(&call));
-        let calls = if i.is_transmit() { &mut both.tx.calls } else { &mut both.rx.calls };
+        let (lane, _) = both.lane_of(i.pair());
+        let calls = if i.is_transmit() { &mut lane.tx.calls } else { &mut lane.rx.calls };
         if !calls.iter().any(|c| Arc::ptr_eq(c, &call)) {
             calls.push(Arc::clone(&call));
         }
@@ -366,7 +367,7 @@ impl VirtqueueTable {
         if i.is_started(&mut both) {
             return Ok(());
         }
-        let rings = locate(&both.tx.map, i, ring, addr)?;
+        let rings = locate(&both.map(), i, ring, addr)?;
         let packed = both.is_packed();
         let inflight = cx.inflight.map(|region| region.part(i.0, ring.size, packed)).transpose();
         let inflight =
@@ -402,8 +403,11 @@ impl VirtqueueTable {
 
     /// Lets workers hear the kicks that there are now. Call without locks: it may take long.
     fn show_kicks(&self, port: &VhostUserPort) -> io::Result<()> {
-        let kicks = self.rings.iter().filter_map(|ring| ring.kick.clone()).collect();
-        port.kicks().set(kicks, port.counters())
+        let kick = |(i, ring): (QueueIndex, &Virtqueue)| {
+            Some((port.lane_of(i.pair()), ring.kick.clone()?))
+        };
+        let kicks: Vec<_> = self.indexed().filter_map(kick).collect();
+        port.kicks().set(&kicks, port.counters())
     }
 }
 

@@ -30,15 +30,15 @@ impl Sink for Mirror<'_> {
         if self.hold {
             (0..batch.len()).for_each(|i| batch.hold(i));
         } else {
-            let done = self.port.push(batch, &list);
-            (done..batch.len()).for_each(|i| batch.hold(i));
+            let done = self.port.push(batch, &mut list);
+            list.iter().skip(done).for_each(|i| batch.hold(usize::from(*i)));
         }
     }
 }
 
 pub fn bounce(port: &dyn Port, batch: &mut Batch<'static>, hold: bool) -> (usize, Vec<Vec<u8>>) {
     let mut mirror = Mirror { port, seen: Vec::new(), hold };
-    let done = port.pull(batch, 256, &mut mirror);
+    let done = port.pull(0, batch, 256, &mut mirror);
     (done, mirror.seen)
 }
 

@@ -69,10 +69,10 @@ mod tests {
     struct Peer(AtomicBool, Counters);
 
     impl Port for Peer {
-        fn pull(&self, _: &mut Batch<'static>, _: usize, _: &mut dyn Sink) -> usize {
+        fn pull(&self, _: usize, _: &mut Batch<'static>, _: usize, _: &mut dyn Sink) -> usize {
             0
         }
-        fn push(&self, _: &Batch<'_>, list: &[u16]) -> usize {
+        fn push(&self, _: &Batch<'_>, list: &mut [u16]) -> usize {
             list.len()
         }
         fn offloads(&self) -> Offloads {
@@ -84,10 +84,10 @@ mod tests {
         fn is_connected(&self) -> bool {
             self.0.load(Ordering::Relaxed)
         }
-        fn arm(&self) -> bool {
+        fn arm(&self, _: usize) -> bool {
             false
         }
-        fn disarm(&self) {}
+        fn disarm(&self, _: usize) {}
         fn counters(&self) -> &Counters {
             &self.1
         }

@@ -16,7 +16,8 @@ const MOST_ERRANDS: usize = 1024;
 /// All that a worker needs to know of the switch's ports.
 pub(super) struct Assignment {
     pub(super) table: Arc<Table>,
-    pub(super) own: Vec<PortId>,
+    /// The worker's ports, and their lanes that are its own.
+    pub(super) own: Vec<(PortId, Vec<usize>)>,
     pub(super) generation: u64,
 }
 

@@ -8,9 +8,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use rustix::event::epoll;
-use vmlan_frame::Doorbell;
+use vmlan_frame::{BATCH, Doorbell, Port};
 use vmlan_switch::policy::Shares;
-use vmlan_switch::{Forwarder, PortId, Table};
+use vmlan_switch::{Breath, Forwarder, PortId, Table};
 
 use super::Shared;
 use super::idle::Idle;
@@ -27,6 +27,11 @@ const ALARM: u64 = u64::MAX;
 /// reused before we have let go.
 struct Own {
     id: PortId,
+    /// Those of its lanes that are ours: at least one, in ascending order. What we count of the
+    /// port is counted for the first.
+    lanes: Vec<usize>,
+    /// The place of the lane whose turn it is.
+    turn: usize,
     version: Option<u64>,
     watched: Vec<Doorbell>,
     /// It has no tokens before this time: it is neither looked at nor armed.
@@ -43,11 +48,13 @@ struct Own {
 }
 
 impl Own {
-    fn new(id: PortId) -> Self {
+    fn new(id: PortId, lanes: Vec<usize>) -> Self {
         let (held, passed_by, rang) = (false, false, false);
         let (watched, idle_rings, naps) = Default::default();
         Self {
             id,
+            lanes,
+            turn: 0,
             version: None,
             watched,
             paused_until: 0,
@@ -61,6 +68,36 @@ impl Own {
 }
 
 impl Own {
+    /// A breath of each of its lanes, from the one whose turn it is on, until together they had as
+    /// much as one could have had.
+    fn breath(&mut self, forwarder: &mut Forwarder, table: &Table, now: u64) -> Breath {
+        let mut all = Breath::default();
+        let count = self.lanes.len();
+        for place in (self.turn..count).chain(0..self.turn) {
+            let Some(lane) = self.lanes.get(place) else { continue };
+            let one = forwarder.breath(table, self.id, *lane, now);
+            all.frames += one.frames;
+            all.held_ns = all.held_ns.into_iter().chain(one.held_ns).min();
+            all.wait_ns = all.wait_ns.into_iter().chain(one.wait_ns).min();
+            all.paused |= one.paused;
+            if all.frames >= BATCH || one.paused {
+                self.turn = (place + 1) % count;
+                break;
+            }
+        }
+        all
+    }
+
+    /// The lane that is counted for.
+    fn lane(&self) -> usize {
+        self.lanes.first().copied().unwrap_or(0)
+    }
+
+    /// Asks for doorbells of all its lanes; true if there is something already.
+    fn arm(&self, port: &dyn Port) -> bool {
+        self.lanes.iter().fold(false, |any, lane| port.arm(*lane) | any)
+    }
+
     /// What its doorbells say to the worker.
     fn data(&self) -> epoll::EventData {
         epoll::EventData::new_u64(self.id.index() as u64)
@@ -102,7 +139,7 @@ fn earlier(a: Option<u64>, b: u64) -> Option<u64> {
 }
 
 /// Frames in a breath that show that its port has more: it is waited for in the sharing of time.
-const MANY: usize = vmlan_frame::BATCH / 8;
+const MANY: usize = BATCH / 8;
 
 /// Why a sleep ended.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -203,7 +240,7 @@ impl Run {
                 frames = frames.max(1);
                 continue;
             }
-            let breath = self.forwarder.breath(&self.table, own.id, now);
+            let breath = own.breath(&mut self.forwarder, &self.table, now);
             frames += breath.frames;
             let held = breath.held_ns.is_some();
             own.passed_by |= own.held && !held && breath.frames == 0;
@@ -215,13 +252,15 @@ impl Run {
                 self.due = earlier(self.due, due);
             }
             if breath.frames == 0 && breath.held_ns.is_none() {
-                entry.port.counters().empty_looks.add(u64::from(breath.wait_ns.is_none()));
+                if breath.wait_ns.is_none() {
+                    entry.port.counters().found_empty(own.lane());
+                }
                 self.shares.spent(own.id, 0, false);
                 continue;
             }
             let before = std::mem::replace(&mut now, clock(&self.shared));
             let spent = now.saturating_sub(before);
-            entry.port.counters().work_ns.add(spent);
+            entry.port.counters().worked(own.lane(), spent);
             self.shares.spent(own.id, spent, breath.frames >= MANY);
         }
         frames
@@ -318,17 +357,12 @@ impl Run {
             let Some(entry) = self.table.get(own.id) else { continue };
             match own.naps.next(&*entry.port, now) {
                 Some(until) => self.nap = earlier(self.nap, until),
-                None => any |= entry.port.arm(),
+                None => any |= own.arm(&*entry.port),
             }
             self.poll.add(own.id, &*entry.port);
         }
         self.poll.end();
         any
-    }
-
-    fn arm_all(&self, ports: &[PortId]) -> bool {
-        let ports = ports.iter().filter_map(|id| self.table.get(*id));
-        ports.fold(false, |any, e| e.port.arm() | any)
     }
 
     /// True if held frames were passed by. They are looked for once more, or nobody would ask for
@@ -339,14 +373,18 @@ impl Run {
 
     /// As [`Run::arm`], for those ports that must be looked at.
     fn arm_polled(&self) -> bool {
-        self.arm_all(self.poll.ports())
+        let polled = self.own.iter().filter(|own| self.poll.ports().contains(&own.id));
+        let polled = polled.filter_map(|own| Some((own, self.table.get(own.id)?)));
+        polled.fold(false, |any, (own, entry)| own.arm(&*entry.port) | any)
     }
 
     /// The worker is awake, again or still: takes all wishes back.
     fn disarm(&self) {
         self.slot.wants_room.store(false, Ordering::Relaxed);
-        let ports = self.own.iter().filter_map(|o| self.table.get(o.id));
-        ports.for_each(|e| e.port.disarm());
+        for own in &self.own {
+            let Some(entry) = self.table.get(own.id) else { continue };
+            own.lanes.iter().for_each(|lane| entry.port.disarm(*lane));
+        }
     }
 
     fn ask_for_room(&mut self) {
@@ -426,11 +464,11 @@ impl Run {
     /// ports do not.
     fn change_ports(&mut self, new: Assignment) {
         let mut old = std::mem::take(&mut self.own);
-        for id in new.own {
+        for (id, lanes) in new.own {
             let port = |table: &Table| table.get(id).map(|e| Arc::as_ptr(&e.port).cast::<()>());
             let same = port(&self.table) == port(&new.table);
-            let kept = old.iter().position(|o| o.id == id).filter(|_| same);
-            let own = kept.map_or_else(|| Own::new(id), |i| old.swap_remove(i));
+            let kept = old.iter().position(|o| o.id == id && o.lanes == lanes).filter(|_| same);
+            let own = kept.map_or_else(|| Own::new(id, lanes), |i| old.swap_remove(i));
             self.own.push(Own { paused_until: 0, ..own });
         }
         old.iter_mut().for_each(|own| self.unwatch(own));
@@ -448,7 +486,7 @@ impl Run {
         }
         self.unwatch(own);
         own.version = Some(version);
-        for fd in entry.port.doorbells() {
+        for fd in own.lanes.iter().flat_map(|lane| entry.port.doorbells(*lane)) {
             match epoll::add(&self.epoll, fd.as_fd(), own.data(), own.flags()) {
                 Ok(()) => own.watched.push(fd),
                 Err(e) => log::warn!("port {}: a doorbell cannot be watched: {e}", entry.name),

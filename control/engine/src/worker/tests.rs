@@ -79,7 +79,13 @@ impl Fake {
 }
 
 impl Port for Fake {
-    fn pull(&self, spare: &mut Batch<'static>, limit: usize, sink: &mut dyn Sink) -> usize {
+    fn pull(
+        &self,
+        _: usize,
+        spare: &mut Batch<'static>,
+        limit: usize,
+        sink: &mut dyn Sink,
+    ) -> usize {
         let mut tx = lock(&self.tx);
         if tx.is_empty() || self.busy.load(Ordering::SeqCst) {
             return 0;
@@ -101,7 +107,7 @@ impl Port for Fake {
         self.counters.input.frames.add_shared(finished as u64);
         finished
     }
-    fn push(&self, _: &Batch<'_>, list: &[u16]) -> usize {
+    fn push(&self, _: &Batch<'_>, list: &mut [u16]) -> usize {
         let n = list.len().min(self.room.load(Ordering::SeqCst));
         self.room.fetch_sub(n, Ordering::SeqCst);
         self.rx.fetch_add(n, Ordering::SeqCst);
@@ -113,7 +119,7 @@ impl Port for Fake {
     fn is_up(&self) -> bool {
         true
     }
-    fn arm(&self) -> bool {
+    fn arm(&self, _: usize) -> bool {
         self.busy.store(false, Ordering::SeqCst);
         if self.sends_late.swap(false, Ordering::SeqCst) {
             lock(&self.tx).push(to_b());
@@ -123,14 +129,14 @@ impl Port for Fake {
         // Held frames do not count.
         lock(&self.tx).len() > self.held.load(Ordering::SeqCst)
     }
-    fn disarm(&self) {
+    fn disarm(&self, _: usize) {
         self.armed.store(false, Ordering::SeqCst);
     }
     fn want_room(&self) -> bool {
         self.asked.fetch_add(1, Ordering::SeqCst);
         self.room.load(Ordering::SeqCst) > 0
     }
-    fn doorbells(&self) -> Vec<Doorbell> {
+    fn doorbells(&self, _: usize) -> Vec<Doorbell> {
         vec![self.bell.clone()]
     }
     fn poll_interval(&self) -> Option<Duration> {

@@ -472,12 +472,12 @@ fn split(mut bytes: &[u8]) -> Option<Vec<Part<'_>>> {
     Some(parts)
 }
 
-/// Passes the counters of a port. The reasons for drops are counted in the order of their numbers,
+/// Passes the counters of a port, which has one lane. The reasons for drops are counted in the order of their numbers,
 /// to which newer releases add.
 pub(crate) fn counter_fields(counters: &Counters, io: &mut Fields<'_>) {
     #[rustfmt::skip]
     let Counters {
-        input, output, tx_interrupts, rx_doorbells, faults, work_ns, empty_looks,
+        input, output, lanes: _, tx_interrupts, rx_doorbells, faults, work_ns, empty_looks,
     } = counters;
     let own = [tx_interrupts, rx_doorbells, faults, work_ns, empty_looks];
     own.into_iter().for_each(|counter| io.counter(counter));

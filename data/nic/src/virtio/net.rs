@@ -87,6 +87,8 @@ pub struct Net<S> {
     pub(super) ready: Vec<u16>,
     /// Which queue a frame goes to is decided by the port it came from, not by its flow (receive).
     pub(super) by_source: bool,
+    /// The lane of the port that frames are counted for.
+    pub(super) lane: usize,
 }
 
 impl<S: QueueState> Default for Net<S> {
@@ -105,12 +107,18 @@ impl<S: QueueState> Net<S> {
             turn: 0,
             ready: Vec::new(),
             by_source: false,
+            lane: 0,
         }
+    }
+
+    /// For a lane of a port (see [`vmlan_frame::Port::lanes`]).
+    pub fn of_lane(lane: usize) -> Self {
+        Self { lane, ..Self::new() }
     }
 
     /// Forgets queues, interrupts, memory and features: the connection is gone, or reset.
     pub fn reset(&mut self) {
-        *self = Self { by_source: self.by_source, ..Self::new() };
+        *self = Self { by_source: self.by_source, lane: self.lane, ..Self::new() };
     }
 
     /// Sets the features negotiated; running queues follow at once.

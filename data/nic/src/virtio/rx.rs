@@ -41,6 +41,14 @@ pub type NetRx = Net<RxState>;
 /// A buffer found for a frame, and its guest address for the log.
 type Target<'m> = Option<(SliceMut<'m>, u64)>;
 
+/// What decides which queue, or which lane, gets frame `i`.
+pub fn steering_key(batch: &Batch<'_>, i: usize, by_source: bool) -> u32 {
+    match by_source {
+        true => batch.source().into(),
+        false => batch.frame(i).map_or(0, |f| flow_hash(f.head, f.len)),
+    }
+}
+
 /// What became of a frame.
 enum Outcome<'m> {
     /// It fits this one buffer, and is still to be copied.
@@ -101,7 +109,7 @@ impl Net<RxState> {
                 break;
             }
         }
-        counters.output.count(visit.frames, visit.bytes);
+        counters.count_output(self.lane, visit.frames, visit.bytes);
         self.publish::<L>(counters);
         if let Some((index, fault)) = fault {
             self.break_off(index, fault, &counters.faults);
@@ -132,6 +140,11 @@ impl Net<RxState> {
     pub fn room(&mut self) -> usize {
         let live = self.slots.iter_mut().filter_map(QueueSlot::live);
         live.map(|(queue, _)| usize::from(either!(queue, q => room(q)))).sum()
+    }
+
+    /// True if the last push to some queue found too little room.
+    pub fn is_starved(&mut self) -> bool {
+        self.slots.iter_mut().filter_map(QueueSlot::live).any(|(_, state)| state.starved)
     }
 
     /// Asks for a doorbell when buffers are posted. Returns true if there is room already, or new
@@ -273,10 +286,7 @@ impl<'q> Visit<'q> {
     }
 
     fn pick(&self, batch: &Batch<'_>, i: usize) -> usize {
-        let key = match self.by_source {
-            true => u32::from(batch.source()),
-            false => batch.frame(i).map_or(0, |f| flow_hash(f.head, f.len)),
-        };
+        let key = steering_key(batch, i, self.by_source);
         let slot = self.ready.get(key as usize % self.ready.len().max(1));
         slot.map_or(0, |i| usize::from(*i))
     }

@@ -100,10 +100,10 @@ impl Net<TxState> {
                 continue;
             };
             let (hlen, allowed) = (self.features.header_len(), self.features.sends());
+            let (map, lane) = (&self.map, self.lane);
             let (n, fault);
             either!(queue, queue => {
-                let mut visit =
-                    Visit { queue, map: &self.map, counters, hlen, allowed, budget, work };
+                let mut visit = Visit { queue, map, counters, lane, hlen, allowed, budget, work };
                 (n, fault) = visit.serve(state, batch, limit - finished, sink);
                 (budget, work) = (visit.budget, visit.work);
             });
@@ -143,6 +143,7 @@ struct Visit<'q, L> {
     queue: &'q mut Queue<L>,
     map: &'q Map,
     counters: &'q Counters,
+    lane: usize,
     hlen: usize,
     allowed: Offloads,
     /// Descriptors that may still be read.
@@ -477,7 +478,7 @@ where
         let n = state.held.first().unwrap_or(examined);
         self.queue.stage_unwritten(n);
         state.held.shift(n);
-        self.counters.input.count(frames, bytes);
+        self.counters.count_input(self.lane, frames, bytes);
         if self.queue.publish(self.map) {
             self.counters.tx_interrupts.add_shared(1);
         }

@@ -150,8 +150,8 @@ impl Trace<'_> {
         let counters = Counters::default();
         let from = (&self.policy().vlan, &[domain][..]);
         let to = (&entry.policy.vlan, &counters);
-        Retagged::new().push(&self.batch, &[0], from, to, |batch, list| {
-            for i in list {
+        Retagged::new().push(&self.batch, &mut [0], from, to, |batch, list| {
+            for i in list.iter() {
                 seen = batch.frame(usize::from(*i)).map(|frame| {
                     let mut bytes = vec![0; frame.len];
                     frame.copy_to(&mut bytes);

@@ -21,16 +21,16 @@ impl Pass<'_> {
         if self.table.narrow() {
             self.drop_too_long(batch, to, &mut list);
         }
-        let allowed = self.allowed(batch, to, &list);
-        let now = list.get(..allowed).unwrap_or_default();
+        let allowed = self.allowed(batch, to, &list).min(list.len());
+        let (now, later) = list.split_at_mut(allowed);
         let pushed = if now.is_empty() { 0 } else { self.push_list(batch, to, now) };
+        let (taken, rest) = now.split_at(pushed.min(now.len()));
         if pushed > 0 {
-            let taken = now.get(..pushed).unwrap_or_default();
             self.switch.waits.took(to, || usual_frames(batch, taken), self.now);
         }
-        self.pushed(batch, to, now.get(..pushed).unwrap_or_default(), pushed < list.len());
-        self.not_allowed(batch, to, list.get(allowed..).unwrap_or_default());
-        if let Some(rest) = now.get(pushed..).filter(|r| !r.is_empty()) {
+        self.pushed(batch, to, taken, !rest.is_empty() || !later.is_empty());
+        self.not_allowed(batch, to, later);
+        if !rest.is_empty() {
             self.full(batch, to, rest);
         }
         list.clear();
@@ -40,10 +40,10 @@ impl Pass<'_> {
     }
 
     /// Hands frames to a port in the form it takes them: its tags, its offloads.
-    fn push_list(&mut self, batch: &Batch<'_>, to: PortId, list: &[u16]) -> usize {
+    fn push_list(&mut self, batch: &Batch<'_>, to: PortId, list: &mut [u16]) -> usize {
         let Some(entry) = self.table.get(to) else { return list.len() };
         let Out { finished, retagged } = &mut self.state.out;
-        let mut push = |batch: &Batch<'_>, list: &[u16]| {
+        let mut push = |batch: &Batch<'_>, list: &mut [u16]| {
             let takes = entry.port.offloads();
             if batch.needs() == Offloads::NONE || takes.covers(batch.needs()) {
                 return entry.port.push(batch, list);

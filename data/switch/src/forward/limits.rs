@@ -92,10 +92,15 @@ impl Pass<'_> {
         }
     }
 
-    /// Leaves the queue of the uplink that the source waited for, if it no longer does: a source
-    /// that is not looked at, or has nothing left, must not hold others up.
+    /// Leaves the queue of the uplink that the source waited for, if it no longer does, by no lane
+    /// of this worker: a source that is not looked at, or has nothing left, must not hold others
+    /// up.
     pub(super) fn leave_uplink(&self, waited: Option<PortId>) {
         let Some(uplink) = waited.filter(|_| self.uplink != waited) else { return };
+        let others = self.state.at_uplink.get(self.source.index());
+        if others.is_some_and(|others| others.contains(&waited)) {
+            return;
+        }
         let queue = self.table.get(uplink).and_then(|e| e.policy.uplink.as_ref());
         if let Some(queue) = queue {
             queue.sent(self.source, self.entry.policy.weight, 0, false, self.now);

@@ -91,7 +91,7 @@ impl Pass<'_> {
         let bytes = frame.get(..size).unwrap_or_default();
         if answer.add(&[Slice::from_bytes(bytes)], Offload::NONE).is_ok() {
             // Without room it is lost, as any answer may be.
-            let _ = self.entry.port.push(&answer, &[0]);
+            let _ = self.entry.port.push(&answer, &mut [0]);
         }
         answer.give_back(spare);
     }

@@ -8,8 +8,10 @@
 //! No checksum covers a tag, so offloads only move. Those that would no longer be understood behind
 //! the new tag (a third one, headers that no longer fit the snapshot) are done first.
 
+use std::ops::Range;
+
 use vmlan_frame::headers::{ETHERTYPE_QINQ, ETHERTYPE_VLAN};
-use vmlan_frame::{Batch, Counters, Finisher, FrameView, HEAD, MAX_FRAME};
+use vmlan_frame::{BATCH, Batch, Counters, Finisher, FrameView, HEAD, MAX_FRAME};
 use vmlan_frame::{Offload, Offloads, Reason};
 use vmlan_ram::Slice;
 
@@ -128,8 +130,11 @@ fn fits(frame: &FrameView<'_, '_>, change: &Change) -> bool {
 struct Out<'b, 'p> {
     frames: Batch<'b>,
     push: Push<'p>,
-    /// Frames that found room.
+    /// Frames that found room, up to the last flush and with it.
     sent: usize,
+    /// If not all of the last flush did: its frames' places among all that were added, and their
+    /// numbers, those first that found room.
+    order: Option<(Range<usize>, [u16; BATCH])>,
 }
 
 impl<'b> Out<'b, '_> {
@@ -143,14 +148,29 @@ impl<'b> Out<'b, '_> {
 
     /// Sends what has been added; false if there was not room for all of it. The rest is forgotten.
     fn flush(&mut self) -> bool {
-        let list = frame_lists::first(self.frames.len());
+        let mut numbers = frame_lists::numbers();
+        let list = numbers.get_mut(..self.frames.len()).unwrap_or_default();
         if list.is_empty() {
             return true;
         }
         let sent = (self.push)(&self.frames, list).min(list.len());
+        let all = sent == list.len();
+        if !all {
+            self.order = Some((self.sent..self.sent + list.len(), numbers));
+        }
         self.sent += sent;
         self.frames.clear();
-        sent == list.len()
+        all
+    }
+}
+
+/// Puts `list` into the order in which its entries were taken: each stands for a frame.
+fn reorder(list: &mut [u16], order: &[u16]) {
+    let mut before = frame_lists::numbers();
+    let before = before.get_mut(..list.len()).unwrap_or_default();
+    before.copy_from_slice(list);
+    for (place, from) in list.iter_mut().zip(order) {
+        *place = before.get(usize::from(*from)).copied().unwrap_or(*place);
     }
 }
 
@@ -158,7 +178,7 @@ impl<'b> Out<'b, '_> {
 type Changes<'c> = &'c dyn Fn(u16, &[u8]) -> Result<Option<Change>, Reason>;
 
 /// A function that delivers, as [`vmlan_frame::Port::push`].
-type Push<'p> = &'p mut dyn FnMut(&Batch<'_>, &[u16]) -> usize;
+type Push<'p> = &'p mut dyn FnMut(&Batch<'_>, &mut [u16]) -> usize;
 
 /// Why a run of frames ended.
 enum Stop<'b> {
@@ -182,10 +202,10 @@ impl Retagged {
     pub(crate) fn push(
         &mut self,
         batch: &Batch<'_>,
-        list: &[u16],
+        list: &mut [u16],
         (from, domains): (&Vlan, &[Domain]),
         (to, counters): (&Vlan, &Counters),
-        mut push: impl FnMut(&Batch<'_>, &[u16]) -> usize,
+        mut push: impl FnMut(&Batch<'_>, &mut [u16]) -> usize,
     ) -> usize {
         let change = |i: u16, head: &[u8]| {
             let domain = domains.get(usize::from(i)).copied().unwrap_or_default();
@@ -200,7 +220,7 @@ impl Retagged {
         self.frames.set_source(batch.source());
         let mut done = 0;
         loop {
-            let rest = list.get(done..).unwrap_or_default();
+            let rest = list.get_mut(done..).unwrap_or_default();
             let (sent, stop) = self.push_run(batch, rest, &change, &mut push);
             done += sent;
             let dealt_with = match stop {
@@ -221,11 +241,12 @@ impl Retagged {
     fn push_run<'b>(
         &mut self,
         batch: &'b Batch<'_>,
-        list: &[u16],
+        list: &mut [u16],
         change: Changes<'_>,
         push: Push<'_>,
     ) -> (usize, Stop<'b>) {
-        let mut out = Out { frames: Batch::take(&mut self.frames), push, sent: 0 };
+        let frames = Batch::take(&mut self.frames);
+        let mut out = Out { frames, push, sent: 0, order: None };
         let add = |i: &u16| {
             let frame = batch.frame(usize::from(*i)).ok_or(Stop::Drop(Reason::TooLong))?;
             let change = change(*i, frame.head).map_err(Stop::Drop)?;
@@ -237,8 +258,11 @@ impl Retagged {
         };
         let stop = list.iter().map(add).find_map(Result::err).unwrap_or(Stop::Here);
         let stop = if out.flush() { stop } else { Stop::Here };
-        let Out { frames, sent, .. } = out;
+        let Out { frames, sent, order, .. } = out;
         frames.give_back(&mut self.frames);
+        if let Some((places, order)) = order {
+            reorder(list.get_mut(places).unwrap_or_default(), &order);
+        }
         (sent, stop)
     }
 
@@ -263,7 +287,7 @@ impl Retagged {
             };
             let list = frame_lists::first(finished.len());
             let frames = Batch::take(&mut self.frames);
-            let mut out = Out { frames, push: &mut *push, sent: 0 };
+            let mut out = Out { frames, push: &mut *push, sent: 0, order: None };
             let add = |i: &u16| match finished.frame(usize::from(*i)) {
                 Some(frame) => out.add(&frame, Some(change)),
                 None => Ok(()),

@@ -86,7 +86,13 @@ impl Flood {
 }
 
 impl Port for Flood {
-    fn pull(&self, spare: &mut Batch<'static>, limit: usize, sink: &mut dyn Sink) -> usize {
+    fn pull(
+        &self,
+        _: usize,
+        spare: &mut Batch<'static>,
+        limit: usize,
+        sink: &mut dyn Sink,
+    ) -> usize {
         let mut sending = self.sending.lock().unwrap();
         let sending = &mut *sending;
         if sending.skips > 0 {
@@ -111,7 +117,7 @@ impl Port for Flood {
         sending.next += done as u64;
         done
     }
-    fn push(&self, batch: &Batch<'_>, list: &[u16]) -> usize {
+    fn push(&self, batch: &Batch<'_>, list: &mut [u16]) -> usize {
         let mut received = self.received.lock().unwrap();
         let n = list.len().min(usize::try_from(received.room).unwrap());
         for i in list.iter().take(n).map(|i| usize::from(*i)) {
@@ -137,10 +143,10 @@ impl Port for Flood {
     fn is_up(&self) -> bool {
         true
     }
-    fn arm(&self) -> bool {
+    fn arm(&self, _: usize) -> bool {
         false
     }
-    fn disarm(&self) {}
+    fn disarm(&self, _: usize) {}
     fn counters(&self) -> &Counters {
         &self.counters
     }
@@ -182,6 +188,6 @@ impl World {
     }
 
     fn breathe(&mut self, port: usize) -> Breath {
-        self.forwarder.breath(&self.table, id(port), self.now)
+        self.forwarder.breath(&self.table, id(port), 0, self.now)
     }
 }

@@ -60,7 +60,11 @@ fn frames_go_out_as_they_are_and_do_not_come_back() {
         assert_eq!(push(&*near.port(), &frames), sent.len());
         assert!(bytes_of(pull(&*far.port(), sent.len())) == sent);
         let (mut batch, mut keep) = (Batch::new(), Keep::default());
-        assert_eq!(near.port().pull(&mut batch, BATCH, &mut keep), 0, "its own are not received");
+        assert_eq!(
+            near.port().pull(0, &mut batch, BATCH, &mut keep),
+            0,
+            "its own are not received"
+        );
         let long = foreign(2, 1600);
         let runt = &foreign(2, 14)[..MIN_FRAME - 1];
         assert_eq!(push(&*near.port(), &[(&long, Offload::NONE), (runt, Offload::NONE)]), 2);
@@ -187,7 +191,7 @@ fn link_down_costs_frames_and_is_survived() {
             let before = port.counters().output.dropped(Reason::LinkDown);
             ip(&format!("link set {} down", ends[0]));
             wait("down", || !port.is_up());
-            assert!(!port.arm(), "no reason to stay awake");
+            assert!(!port.arm(0), "no reason to stay awake");
             assert_eq!(near.details()[1].1, "link down");
             if ends[0] == "near" {
                 assert_eq!(push(&*port, &[(&f[..], Offload::NONE); 3]), 3);
@@ -213,7 +217,7 @@ fn a_deleted_interface_is_waited_for_without_rights() {
         let (port, f) = (near.port(), foreign(2, 60));
         ip("link delete near");
         wait("gone", || near.details()[1].1.starts_with("gone"));
-        assert!(!port.is_up() && !port.arm() && near.mtu().is_none());
+        assert!(!port.is_up() && !port.arm(0) && near.mtu().is_none());
         assert_eq!(push(&*port, &[(&f, Offload::NONE)]), 1);
         assert_eq!(port.counters().output.dropped(Reason::LinkDown), 1);
         wait("told", || near.details()[1].1.contains("no such interface"));
@@ -254,7 +258,7 @@ fn what_came_too_fast_is_counted() {
         (0..3000).for_each(|_| send(&far, &f));
         let port = near.port();
         let (mut batch, mut keep) = (Batch::new(), Keep::default());
-        wait("sleep", || port.pull(&mut batch, BATCH, &mut keep) == 0 && !port.arm());
+        wait("sleep", || port.pull(0, &mut batch, BATCH, &mut keep) == 0 && !port.arm(0));
         port.count_doorbells();
         port.count_doorbells();
         let lost = port.counters().input.dropped(Reason::Overrun);
@@ -287,12 +291,12 @@ fn a_worker_that_finds_the_lock_taken_looks_again() {
         pair();
         let near = open_near();
         let (port, mut batch, mut keep) = (near.port(), Batch::new(), Keep::default());
-        wait("sleep", || port.pull(&mut batch, BATCH, &mut keep) == 0 && !port.arm());
+        wait("sleep", || port.pull(0, &mut batch, BATCH, &mut keep) == 0 && !port.arm(0));
         let taken = lock(&near.0.port.tx);
-        assert_eq!(port.pull(&mut batch, BATCH, &mut keep), 0);
-        assert!(port.arm(), "it may not sleep");
+        assert_eq!(port.pull(0, &mut batch, BATCH, &mut keep), 0);
+        assert!(port.arm(0), "it may not sleep");
         drop(taken);
-        wait("sleep", || port.pull(&mut batch, BATCH, &mut keep) == 0 && !port.arm());
+        wait("sleep", || port.pull(0, &mut batch, BATCH, &mut keep) == 0 && !port.arm(0));
     });
 }
 
@@ -385,7 +389,7 @@ fn a_frame_that_headers_cannot_describe_does_not_stop_those_behind_it() {
             assert_eq!(rustix::io::write(&tun, &undescribed).unwrap(), undescribed.len());
             wait("a plain frame", || {
                 assert_eq!(rustix::io::write(&tun, &message).unwrap(), message.len());
-                port.pull(&mut batch, BATCH, &mut keep);
+                port.pull(0, &mut batch, BATCH, &mut keep);
                 keep.frames.len() > before
             });
         }
@@ -410,7 +414,7 @@ fn a_frame_missing_beside_the_ring_is_no_other_frame() {
             let mut taken = [0; 9100];
             rustix::io::read(&near.0.port.socket, &mut taken).unwrap();
             wait("the frames behind it", || {
-                port.pull(&mut batch, BATCH, &mut keep);
+                port.pull(0, &mut batch, BATCH, &mut keep);
                 let errors = port.counters().input.dropped(Reason::DeviceError);
                 errors == n && {
                     send(&far, &marker);

@@ -253,13 +253,14 @@ struct Idle(Counters);
 impl Port for Idle {
     fn pull(
         &self,
+        _: usize,
         _: &mut vmlan_frame::Batch<'static>,
         _: usize,
         _: &mut dyn vmlan_frame::Sink,
     ) -> usize {
         0
     }
-    fn push(&self, _: &vmlan_frame::Batch<'_>, list: &[u16]) -> usize {
+    fn push(&self, _: &vmlan_frame::Batch<'_>, list: &mut [u16]) -> usize {
         list.len()
     }
     fn offloads(&self) -> vmlan_frame::Offloads {
@@ -268,10 +269,10 @@ impl Port for Idle {
     fn is_up(&self) -> bool {
         true
     }
-    fn arm(&self) -> bool {
+    fn arm(&self, _: usize) -> bool {
         false
     }
-    fn disarm(&self) {}
+    fn disarm(&self, _: usize) {}
     fn counters(&self) -> &Counters {
         &self.0
     }

@@ -127,7 +127,7 @@ fn what_a_peer_sent_before_it_closed_still_arrives() {
     drop(peer);
     let (mut batch, mut keep) = (Batch::new(), Keep::default());
     wait("the end", || {
-        port.pull(&mut batch, 7, &mut keep);
+        port.pull(0, &mut batch, 7, &mut keep);
         !port.is_up()
     });
     assert_eq!(keep.frames.len(), 50);
@@ -143,21 +143,24 @@ fn held_frames_stay_in_order_and_do_not_keep_the_worker_awake() {
         f[4..8].copy_from_slice(&i.to_be_bytes());
         peer.write_all(&framed(&f)).unwrap();
         if i % 64 == 0 {
-            port.pull(&mut batch, 256, &mut keep);
+            port.pull(0, &mut batch, 256, &mut keep);
         }
         if i == 1200 {
             break;
         }
     }
     wait("those that are not held", || {
-        port.pull(&mut batch, 256, &mut keep);
+        port.pull(0, &mut batch, 256, &mut keep);
         keep.frames.len() == 1050
     });
-    assert!(port.pull(&mut batch, 256, &mut keep) == 0 && !port.arm(), "spins over held frames");
+    assert!(
+        port.pull(0, &mut batch, 256, &mut keep) == 0 && !port.arm(0),
+        "spins over held frames"
+    );
     keep.hold = None;
     keep.frames.clear();
     wait("the held ones", || {
-        port.pull(&mut batch, 64, &mut keep);
+        port.pull(0, &mut batch, 64, &mut keep);
         keep.frames.len() == 151
     });
     let order: Vec<u32> = keep.frames.iter().map(|(f, _)| number(f)).collect();
@@ -192,7 +195,7 @@ fn a_peer_that_never_reads_is_bounded_and_resumes_without_loss() {
     assert_eq!(port.room(), 0);
     assert!(!port.want_room(), "so a doorbell was asked for");
 
-    let bell = port.doorbells().pop().unwrap();
+    let bell = port.doorbells(0).pop().unwrap();
     let mut next = 0;
     while !rang(&bell) {
         assert_eq!(read_frame(&mut peer), numbered(next, 1514));
@@ -230,7 +233,7 @@ fn a_frame_in_very_many_pieces_arrives_whole() {
     let pieces = f[14..].chunks(1).map(Slice::from_bytes);
     batch.add_parts(&f[..14], pieces, Offload::NONE).unwrap();
     batch.add_parts(&f[..14], [Slice::from_bytes(&f[14..])], Offload::NONE).unwrap();
-    assert_eq!(port.push(&batch, &[0, 1, 0]), 3);
+    assert_eq!(port.push(&batch, &mut [0, 1, 0]), 3);
     for _ in 0..3 {
         assert_eq!(read_frame(&mut peer), f);
     }
@@ -289,7 +292,7 @@ fn a_connecting_port_waits_for_its_server_and_comes_back() {
         drop(peer);
         let (mut batch, mut keep) = (Batch::new(), Keep::default());
         wait("down", || {
-            port.pull(&mut batch, 256, &mut keep);
+            port.pull(0, &mut batch, 256, &mut keep);
             !port.is_up()
         });
         assert!(changes.load(Ordering::SeqCst) >= 2 * round);
@@ -357,7 +360,7 @@ fn random_streams_held_and_limited_at_random_arrive_in_order_and_whole() {
     let (mut batch, mut keep) = (Batch::new(), Keep::default());
     wait("all", || {
         keep.hold = (random.below(4) > 0).then_some(1);
-        port.pull(&mut batch, 1 + random.below(256), &mut keep);
+        port.pull(0, &mut batch, 1 + random.below(256), &mut keep);
         keep.frames.len() == frames.len()
     });
     writer.join().unwrap();

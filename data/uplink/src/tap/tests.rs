@@ -53,7 +53,7 @@ fn message(frame: &[u8]) -> Vec<u8> {
 
 fn pull_now(port: &TapPort, limit: usize) -> Keep {
     let (mut batch, mut keep) = (Batch::new(), Keep::default());
-    port.pull(&mut batch, limit, &mut keep);
+    port.pull(0, &mut batch, limit, &mut keep);
     keep
 }
 
@@ -167,7 +167,7 @@ fn link_down_costs_frames_and_is_survived() {
         wait("down", || !port.is_up());
         assert_eq!(push(&*port, &[(&f[..], Offload::NONE); 3]), 3);
         assert_eq!(port.counters().output.dropped(Reason::LinkDown), 3);
-        assert!(!port.arm(), "no reason to stay awake");
+        assert!(!port.arm(0), "no reason to stay awake");
         assert_eq!(tap.details()[1].1, "link down");
         ip("link set vmlan0 up");
         wait("up", || port.is_up());
@@ -215,12 +215,12 @@ fn a_deleted_device_is_made_again() {
         let (changes, changed) = counted();
         let tap = open(Config::new("vmlan0"), changed).unwrap();
         let port = tap.port();
-        let (old, version) = (port.doorbells(), port.doorbells_version());
+        let (old, version) = (port.doorbells(0), port.doorbells_version());
         let before = changes.load(Ordering::SeqCst);
         ip("link delete vmlan0");
         wait("the new one", || port.doorbells_version() >= version + 2 && port.is_up());
         assert!(changes.load(Ordering::SeqCst) > before, "workers were told");
-        assert!(!Arc::ptr_eq(&old[0], &port.doorbells()[0]));
+        assert!(!Arc::ptr_eq(&old[0], &port.doorbells(0)[0]));
         assert_eq!(push(&*port, &[(&frame(0xfe, 60), Offload::NONE)]), 1);
         assert_eq!(port.counters().snapshot().1.frames, 1);
     });
@@ -236,7 +236,7 @@ fn a_name_taken_meanwhile_is_told_and_waited_for() {
         ip("link add vmlan0 type bridge");
         ip("link delete other0");
         wait("told", || tap.details()[1].1.contains("not a tap device"));
-        assert!(!port.is_up() && !port.arm());
+        assert!(!port.is_up() && !port.arm(0));
         assert_eq!(push(&*port, &[(&frame(1, 60), Offload::NONE)]), 1);
         assert_eq!(port.counters().output.dropped(Reason::LinkDown), 1);
         ip("link delete vmlan0");
@@ -262,7 +262,7 @@ fn short_long_and_scattered_frames() {
         let mut batch = Batch::new();
         batch.add_parts(&f[..14], f[14..].chunks(1).map(Slice::from_bytes), Offload::NONE).unwrap();
         batch.add_parts(&f[..13], [], Offload::NONE).unwrap();
-        assert_eq!(port.push(&batch, &[0, 1]), 2);
+        assert_eq!(port.push(&batch, &mut [0, 1]), 2);
         assert_eq!(port.counters().snapshot().1.frames, 9);
         assert_eq!(port.counters().output.dropped(Reason::Runt), 1);
     });
@@ -277,7 +277,7 @@ fn scattered_frames_arrive_whole() {
         let pieces = f[14..].chunks(size).map(Slice::from_bytes);
         batch.add_parts(&f[..14], pieces, Offload::NONE).unwrap();
     }
-    assert_eq!(port.push(&batch, &[0, 1, 2]), 3);
+    assert_eq!(port.push(&batch, &mut [0, 1, 2]), 3);
     for _ in 0..3 {
         let mut got = [0; 2000];
         let n = kernel.recv(&mut got).unwrap();
@@ -291,11 +291,11 @@ fn held_frames_stay_and_let_the_worker_sleep() {
     kernel.send(&message(&frame(1, 100))).unwrap();
     kernel.send(&message(&frame(2, 100))).unwrap();
     let (mut batch, mut keep) = (Batch::new(), Keep { hold: Some(1), ..Keep::default() });
-    assert_eq!(port.pull(&mut batch, 256, &mut keep), 1);
-    assert!(!port.arm());
+    assert_eq!(port.pull(0, &mut batch, 256, &mut keep), 1);
+    assert!(!port.arm(0));
     kernel.send(&message(&frame(3, 100))).unwrap();
     keep.hold = None;
-    assert_eq!(port.pull(&mut batch, 256, &mut keep), 2);
+    assert_eq!(port.pull(0, &mut batch, 256, &mut keep), 2);
     let order: Vec<u8> = keep.frames.iter().map(|(f, _)| f[0]).collect();
     assert_eq!(order, [2, 1, 3]);
 }
@@ -307,16 +307,16 @@ fn a_limit_is_kept_and_the_rest_keeps_the_worker_awake() {
         kernel.send(&message(&frame(i, 100))).unwrap();
     }
     assert_eq!(pull_now(&port, 4).frames.len(), 4);
-    assert!(port.arm(), "two are waiting");
+    assert!(port.arm(0), "two are waiting");
     assert_eq!(pull_now(&port, 4).frames.len(), 2);
-    assert!(!port.arm());
+    assert!(!port.arm(0));
 }
 
 #[test]
 fn closing_takes_our_device_away_and_leaves_others() {
     namespace(|| {
         let mut tap = host("10.9.8.1", 2, true);
-        assert_eq!(tap.port().doorbells().len(), 2);
+        assert_eq!(tap.port().doorbells(0).len(), 2);
         tap.close();
         assert!(!tap.port().is_up());
         wait("gone", || free("vmlan0"));
@@ -376,7 +376,7 @@ fn random_messages_do_no_harm() {
         }
         kernel.send(&bytes).unwrap();
         let (mut batch, mut keep) = (Batch::new(), Keep::default());
-        port.pull(&mut batch, 1 + random.below(256), &mut keep);
+        port.pull(0, &mut batch, 1 + random.below(256), &mut keep);
     }
     let (input, _) = port.link.counters.snapshot();
     let dropped: u64 = port.link.counters.drops().map(|(_, n)| n).sum();
@@ -455,7 +455,7 @@ fn the_host_leaves_udp_checksums_to_us_only_if_asked() {
             let port = tap.port();
             let (mut batch, mut keep) = (Batch::new(), Keep::default());
             wait("the datagram", || {
-                port.pull(&mut batch, 256, &mut keep);
+                port.pull(0, &mut batch, 256, &mut keep);
                 keep.frames.iter().any(|(f, _)| ours(f))
             });
             let (f, o) = keep.frames.iter().find(|(f, _)| ours(f)).unwrap();

@@ -24,13 +24,13 @@ struct Wire<'a> {
 
 impl Sink for Wire<'_> {
     fn deliver(&mut self, batch: &mut Batch<'_>) {
-        let list: Vec<u16> = (0..u16::try_from(batch.len()).unwrap()).collect();
+        let mut list: Vec<u16> = (0..u16::try_from(batch.len()).unwrap()).collect();
         for i in 0..batch.len() {
             let o = batch.frame(i).unwrap().offload;
             self.gso += usize::from(o.gso != Gso::None);
             self.csum += usize::from(o.needs_csum);
         }
-        assert_eq!(self.to.push(batch, &list), list.len());
+        assert_eq!(self.to.push(batch, &mut list), list.len());
     }
 }
 
@@ -96,7 +96,8 @@ pub(crate) fn transfer(
         let mut from_b = Wire { to: &**a, gso: 0, csum: 0 };
         let mut batch = Batch::new();
         while !asks.is_finished() || !answers.is_finished() {
-            let n = a.pull(&mut batch, 256, &mut from_a) + b.pull(&mut batch, 256, &mut from_b);
+            let n =
+                a.pull(0, &mut batch, 256, &mut from_a) + b.pull(0, &mut batch, 256, &mut from_b);
             if n == 0 {
                 thread::sleep(Duration::from_micros(100));
             }

@@ -50,7 +50,7 @@ pub(crate) fn rings(port: &dyn Port) {
     let far = far();
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
     let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
-    let bell = port.doorbells().remove(0);
+    let bell = port.doorbells(0).remove(0);
     epoll::add(&epoll, bell.as_fd(), epoll::EventData::new_u64(0), flags).unwrap();
     let rings = || {
         let mut events = Vec::with_capacity(4);
@@ -60,7 +60,7 @@ pub(crate) fn rings(port: &dyn Port) {
     let (mut batch, mut keep) = (Batch::new(), Keep::default());
     for _ in 0..100 {
         // The port's thread may have its lock for a moment.
-        wait("sleep", || port.pull(&mut batch, BATCH, &mut keep) == 0 && !port.arm());
+        wait("sleep", || port.pull(0, &mut batch, BATCH, &mut keep) == 0 && !port.arm(0));
         rings();
         assert_eq!(rings(), 0, "silence costs nothing");
         send(&far, &foreign(2, 60));
@@ -76,12 +76,12 @@ pub(crate) fn sleeps_while_frames_are_held(port: &dyn Port) {
     (0..LIMIT + 1).for_each(|_| send(&far, &foreign(2, 60)));
     let (mut batch, mut keep) = (Batch::new(), Keep { hold: Some(2), ..Keep::default() });
     wait("frames to hold", || {
-        port.pull(&mut batch, LIMIT, &mut keep);
-        !port.arm() && keep.most == LIMIT
+        port.pull(0, &mut batch, LIMIT, &mut keep);
+        !port.arm(0) && keep.most == LIMIT
     });
     keep.hold = None;
     wait("them, and the one behind", || {
-        port.pull(&mut batch, LIMIT, &mut keep);
+        port.pull(0, &mut batch, LIMIT, &mut keep);
         keep.frames.len() > LIMIT
     });
     assert_eq!(keep.frames.len(), LIMIT + 1);

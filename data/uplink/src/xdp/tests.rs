@@ -104,7 +104,7 @@ fn what_finds_the_devices_queue_full_is_sent_later() {
             let mut got = 0;
             let (mut batch, mut keep) = (Batch::new(), Keep::default());
             wait("all", || {
-                far.port().pull(&mut batch, BATCH, &mut keep);
+                far.port().pull(0, &mut batch, BATCH, &mut keep);
                 got = keep.frames.iter().filter(|(g, _)| *g == f).count();
                 got >= BATCH
             });
@@ -154,7 +154,7 @@ fn link_down_costs_frames_and_is_survived() {
             let before = port.counters().output.dropped(Reason::LinkDown);
             ip(&format!("link set {end} down"));
             wait("down", || !port.is_up());
-            assert!(!port.arm(), "no reason to stay awake");
+            assert!(!port.arm(0), "no reason to stay awake");
             assert_eq!(detail(&near, "state"), "link down");
             assert_eq!(push(&*port, &[(&f[..], Offload::NONE); 3]), 3);
             assert_eq!(port.counters().output.dropped(Reason::LinkDown), before + 3);
@@ -183,8 +183,8 @@ fn a_deleted_interface_is_waited_for() {
             let version = port.doorbells_version();
             ip("link delete near");
             wait("gone", || detail(&near, "state").contains("no such interface"));
-            assert!(!port.is_up() && !port.arm() && near.mtu().is_none());
-            assert!(port.doorbells().is_empty());
+            assert!(!port.is_up() && !port.arm(0) && near.mtu().is_none());
+            assert!(port.doorbells(0).is_empty());
             pair();
             wait("back", || port.is_up());
             assert!(port.doorbells_version() >= version + 2);
@@ -207,7 +207,7 @@ fn what_came_too_fast_is_counted() {
         let (mut batch, mut keep) = (Batch::new(), Keep::default());
         for _ in 0..2 {
             (0..4000).for_each(|_| send(&far, &f));
-            while port.pull(&mut batch, BATCH, &mut keep) > 0 {}
+            while port.pull(0, &mut batch, BATCH, &mut keep) > 0 {}
         }
         let lost = || {
             port.count_doorbells();
@@ -219,7 +219,7 @@ fn what_came_too_fast_is_counted() {
         assert_eq!(lost(), lost(), "nothing twice");
         let before = keep.frames.len();
         send(&far, &f);
-        wait("the next", || port.pull(&mut batch, BATCH, &mut keep) > 0);
+        wait("the next", || port.pull(0, &mut batch, BATCH, &mut keep) > 0);
         assert_eq!(keep.frames.len(), before + 1, "the ring goes on");
     });
 }
@@ -284,12 +284,12 @@ fn a_worker_that_finds_the_lock_taken_looks_again() {
         pair();
         let near = open_near();
         let (port, mut batch, mut keep) = (near.port(), Batch::new(), Keep::default());
-        wait("sleep", || port.pull(&mut batch, BATCH, &mut keep) == 0 && !port.arm());
+        wait("sleep", || port.pull(0, &mut batch, BATCH, &mut keep) == 0 && !port.arm(0));
         let taken = lock(&near.0.port.tx);
-        assert_eq!(port.pull(&mut batch, BATCH, &mut keep), 0);
-        assert!(port.arm(), "it may not sleep");
+        assert_eq!(port.pull(0, &mut batch, BATCH, &mut keep), 0);
+        assert!(port.arm(0), "it may not sleep");
         drop(taken);
-        wait("sleep", || port.pull(&mut batch, BATCH, &mut keep) == 0 && !port.arm());
+        wait("sleep", || port.pull(0, &mut batch, BATCH, &mut keep) == 0 && !port.arm(0));
     });
 }
 

@@ -73,7 +73,7 @@ fn server(
     keeper: Keeper,
     (file, found): (Option<&SocketFile>, Option<FoundClient>),
 ) -> Server {
-    let port = Arc::new(VhostUserPort::new(Arc::clone(waker)).unwrap());
+    let port = Arc::new(VhostUserPort::new(Arc::clone(waker), 2).unwrap());
     let keeping = Keeping::new(hold.clone(), "port".to_owned(), NIC.to_owned(), file);
     let (standing, details) = (Arc::default(), Arc::default());
     let changed: Changed = Arc::new(|| {});
@@ -350,7 +350,7 @@ fn what_is_held_is_checked_like_messages() {
         let mut held = world.hold.held();
         held.bytes[bit / 8] ^= 1 << (bit % 8);
         let Ok(record) = Record::decode(&held) else { continue };
-        let port = Arc::new(VhostUserPort::new(Arc::clone(&world.waker)).unwrap());
+        let port = Arc::new(VhostUserPort::new(Arc::clone(&world.waker), 2).unwrap());
         let session = Session::adopt(Arc::clone(&port), 1, Files::Ram, record.setup, false);
         served += u32::from(session.is_ok());
         drop(session);
@@ -368,7 +368,7 @@ fn what_is_held_is_checked_like_messages() {
         let mut record = Record::decode(&world.hold.held()).unwrap();
         let fd = None;
         record.setup.push(crate::held::record::Setup { number: request.number(), body, fd });
-        let port = Arc::new(VhostUserPort::new(Arc::clone(&world.waker)).unwrap());
+        let port = Arc::new(VhostUserPort::new(Arc::clone(&world.waker), 2).unwrap());
         let session = Session::adopt(port, 1, Files::Ram, record.setup, false);
         assert!(session.is_err(), "{request:?}");
     }

@@ -20,7 +20,7 @@ fn push(
     mut room: usize,
 ) -> Delivered {
     let mut got = Vec::new();
-    let done = Retagged::new().push(batch, list, from, to, |batch, list| {
+    let done = Retagged::new().push(batch, &mut list.to_vec(), from, to, |batch, list| {
         let n = list.len().min(room);
         room -= n;
         for i in &list[..n] {
@@ -323,6 +323,32 @@ fn a_batch_full_of_pieces_is_sent_in_parts() {
     assert!(got.iter().all(|g| g.0.len() == 147 && g.0[16..] == frame[12..]));
 }
 
+/// A port of several lanes takes what one of them has room for, and says which that was.
+#[test]
+fn a_list_is_left_in_the_order_in_which_the_port_took_it() {
+    let frame = vec![0; 60];
+    let mut batch = Batch::new();
+    (0..8).for_each(|_| add(&mut batch, &frame, 60, Offload::NONE));
+    let (from, to) = (Vlan::Access(10), trunk());
+    let domains = [from.enter(&frame).unwrap(); 8];
+    let mut list = [7, 1, 0, 5, 6];
+    let mut seen = 0;
+    let done = Retagged::new().push(
+        &batch,
+        &mut list,
+        (&from, &domains),
+        (&to, &Counters::default()),
+        |batch, list| {
+            assert_eq!(batch.frame(0).unwrap().len, 64, "it has a tag");
+            assert_eq!(list, [0, 1, 2, 3, 4]);
+            list.copy_from_slice(&[0, 2, 3, 1, 4]);
+            seen += 1;
+            3
+        },
+    );
+    assert_eq!((done, list, seen), (3, [7, 0, 5, 1, 6], 1));
+}
+
 /// Nothing is copied if nothing changes: the batch itself is handed on, list and all.
 #[test]
 fn frames_that_stay_as_they_are_go_at_once() {
@@ -333,7 +359,7 @@ fn frames_that_stay_as_they_are_go_at_once() {
         let domains = [from.enter(&frame).unwrap(); 3];
         let mut lent = false;
         let to = (to, &Counters::default());
-        Retagged::new().push(&batch, &[2, 0], (from, &domains), to, |b, list| {
+        Retagged::new().push(&batch, &mut [2, 0], (from, &domains), to, |b, list| {
             lent = std::ptr::eq(b.frame(0).unwrap().head, batch.frame(0).unwrap().head);
             assert!(!lent || list == [2, 0]);
             list.len()

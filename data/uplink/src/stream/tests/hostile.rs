@@ -87,10 +87,10 @@ fn workers_do_not_touch_the_peers_socket() {
     let (ours, mut peer) = UnixStream::pair().unwrap();
     peer.write_all(&framed(&f)).unwrap();
     reader.read(ours.as_fd(), false, input);
-    assert!(port.handover.give(&mut reader) && port.arm());
+    assert!(port.handover.give(&mut reader) && port.arm(0));
     drop((ours, peer));
     assert_eq!(pull(&port, 1)[0].0, f);
-    let bells = port.doorbells();
+    let bells = port.doorbells(0);
     assert_eq!(bells.len(), 1);
     assert_eq!((*bells[0]).as_fd().as_raw_fd(), port.bell.as_raw_fd(), "our own eventfd");
 }
@@ -135,14 +135,14 @@ fn a_flood_of_empty_frames_is_charged_and_does_not_reach_the_worker_one_by_one()
     let thread = std::thread::spawn(move || writer.write_all(&[0; 100_000]).unwrap());
     let (mut batch, mut keep) = (Batch::new(), Keep::default());
     wait("all", || {
-        port.pull(&mut batch, 256, &mut keep);
+        port.pull(0, &mut batch, 256, &mut keep);
         keep.skipped == (25_000, 100_000)
     });
     thread.join().unwrap();
     assert_eq!(port.counters().input.dropped(Reason::Runt), 25_000);
-    assert!(!port.arm(), "nothing more");
+    assert!(!port.arm(0), "nothing more");
     peer.write_all(&[0; 4]).unwrap();
-    wait("one more", || port.arm());
+    wait("one more", || port.arm(0));
 }
 
 /// Limits of a port hold back its peer, whatever it sends.
@@ -166,7 +166,7 @@ fn a_peer_whose_frames_are_not_taken_is_not_read_from() {
         let port = stream.port();
         let (mut batch, mut keep) = (Batch::new(), Keep::default());
         wait("it goes on when they are", || {
-            port.pull(&mut batch, 256, &mut keep);
+            port.pull(0, &mut batch, 256, &mut keep);
             peer.write(&wire[sent % wire.len()..]).is_ok()
         });
     }
@@ -191,14 +191,14 @@ fn random_bytes_do_no_harm() {
         peer.write_all(&bytes).unwrap();
         drop(peer);
         wait("come and gone", || {
-            port.pull(&mut batch, 256, &mut keep);
+            port.pull(0, &mut batch, 256, &mut keep);
             changes.load(Ordering::SeqCst) == 2 * round
         });
     }
     let mut good = UnixStream::connect(dir.path().join("s.sock")).unwrap();
     good.write_all(&framed(&frame(0xaa, 77))).unwrap();
     wait("the good one", || {
-        port.pull(&mut batch, 256, &mut keep);
+        port.pull(0, &mut batch, 256, &mut keep);
         keep.frames.last().is_some_and(|(f, _)| *f == frame(0xaa, 77))
     });
 }
@@ -228,7 +228,7 @@ fn a_senders_memory_that_vanishes_costs_its_frame_and_not_the_peer() {
     file.set_len(4096).unwrap();
     let mut done = 0;
     while done < 3 {
-        done += port.push(&batch, &[0, 1, 2][done..]);
+        done += port.push(&batch, &mut [0, 1, 2][done..]);
     }
     assert_eq!(read_frame(&mut peer), good);
     let got = read_frame(&mut peer);
@@ -244,7 +244,7 @@ fn nonsense_disconnects_and_the_next_peer_is_welcome() {
     peer.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
     let (mut batch, mut keep) = (Batch::new(), Keep::default());
     wait("down", || {
-        port.pull(&mut batch, 256, &mut keep);
+        port.pull(0, &mut batch, 256, &mut keep);
         port.counters().faults.get() == 1
     });
     assert_eq!(peer.read(&mut [0; 8]).unwrap(), 0, "hung up");
@@ -264,7 +264,7 @@ fn frames_that_are_too_long_are_reported_byte_by_byte() {
     let (mut batch, mut keep) = (Batch::new(), Keep::default());
     wait("all", || {
         let before = keep.skipped;
-        let finished = port.pull(&mut batch, 256, &mut keep);
+        let finished = port.pull(0, &mut batch, 256, &mut keep);
         assert_eq!(finished, keep.skipped.0 - before.0, "work is never reported as none");
         assert_eq!(finished > 0, keep.skipped.1 > before.1);
         keep.skipped.1 == sent

@@ -18,7 +18,13 @@ struct End {
 }
 
 impl Port for End {
-    fn pull(&self, spare: &mut Batch<'static>, limit: usize, sink: &mut dyn Sink) -> usize {
+    fn pull(
+        &self,
+        _: usize,
+        spare: &mut Batch<'static>,
+        limit: usize,
+        sink: &mut dyn Sink,
+    ) -> usize {
         let mut tx = self.tx.lock().unwrap();
         let mut batch = Batch::take(spare);
         for (bytes, offload) in tx.iter().take(limit) {
@@ -31,7 +37,7 @@ impl Port for End {
         tx.retain(|_| matches!(v.next(), Some(Verdict::Held) | None));
         verdicts.iter().filter(|v| **v == Verdict::Done).count()
     }
-    fn push(&self, batch: &Batch<'_>, list: &[u16]) -> usize {
+    fn push(&self, batch: &Batch<'_>, list: &mut [u16]) -> usize {
         let n = list.len().min(self.room.load(Ordering::Relaxed));
         self.room.fetch_sub(n, Ordering::Relaxed);
         for i in &list[..n] {
@@ -52,10 +58,10 @@ impl Port for End {
     fn is_up(&self) -> bool {
         true
     }
-    fn arm(&self) -> bool {
+    fn arm(&self, _: usize) -> bool {
         false
     }
-    fn disarm(&self) {}
+    fn disarm(&self, _: usize) {}
     fn counters(&self) -> &Counters {
         &self.counters
     }
@@ -103,7 +109,7 @@ impl Lan {
     }
     fn send_all(&mut self, from: usize, frames: Vec<(Vec<u8>, Offload)>, now: u64) {
         self.ends[from].tx.lock().unwrap().extend(frames);
-        self.forwarder.breath(&self.table, PortId::new(from).unwrap(), now);
+        self.forwarder.breath(&self.table, PortId::new(from).unwrap(), 0, now);
     }
     /// What has arrived since: port, tags, payload.
     fn got(&self) -> Vec<(usize, Vec<Tag>, u8)> {
