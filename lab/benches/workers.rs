@@ -1,7 +1,8 @@
 //! Workers beside each other: vhost-user ports of this process, whose guests cost next to nothing,
 //! between one worker and two.
 //!
-//! `cargo bench -p vmlan-lab --bench workers [SECONDS [ROUNDS]]`. The guests' halves of the rings
+//! `cargo bench -p vmlan-lab --bench workers -- [SECONDS [ROUNDS]]`; VMLAN_CASE=WORD: only cases
+//! whose names have it. The guests' halves of the rings
 //! lie in memory ready-made: to send a burst is to store an index, to give buffers back is another
 //! store. Whoever pulls or pushes does it, in its own time. So what is measured is ports, switch
 //! and workers' loops, and no guest needs a core.
@@ -265,11 +266,13 @@ fn pin(core: usize) {
 }
 
 fn main() {
-    let numbers: Vec<f64> = std::env::args().skip(1).filter_map(|a| a.parse().ok()).collect();
-    let time = Duration::from_secs_f64(numbers.first().copied().unwrap_or(0.3));
-    let rounds = numbers.get(1).map_or(7, |n| *n as usize);
+    let mut numbers = std::env::args().skip(1).filter(|a| !a.starts_with('-'));
+    let time = numbers.next().map_or(0.3, |n| n.parse().expect("seconds"));
+    let time = Duration::from_secs_f64(time);
+    let rounds: usize = numbers.next().map_or(7, |n| n.parse().expect("rounds"));
     println!("Mframes/s, medians of {rounds} rounds; the ratio's least, median and most");
-    for case in &CASES {
+    let only = std::env::var("VMLAN_CASE").ok();
+    for case in CASES.iter().filter(|case| only.as_ref().is_none_or(|o| case.name.contains(o))) {
         let mut pairs: Vec<_> =
             (0..rounds).map(|_| (rate(case, 1, time), rate(case, 2, time))).collect();
         pairs.sort_by(|a, b| (a.1 / a.0).total_cmp(&(b.1 / b.0)));

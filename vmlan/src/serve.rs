@@ -10,6 +10,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::thread::{CpuSet, sched_getaffinity};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use vmlan_switch::Switch;
@@ -166,7 +167,9 @@ fn start(
     }
     stop_on_signal(signals, sender.clone(), hold.is_some())?;
     let switch = Switch::new(running.options.clone());
-    let workers = Workers::start(running.workers, running.spin, switch.clone())
+    may_run_on(running)?;
+    let cpus = running.cpus.numbers();
+    let workers = Workers::start_on(running.workers, cpus, running.spin, switch.clone())
         .map_err(|e| failed("start the workers", e))?;
     let changed = sender.clone();
     let mut ports = Ports::new(workers, switch, move || {
@@ -195,6 +198,30 @@ fn start(
             Err(failure)
         }
     }
+}
+
+/// All CPUs that were asked for are there; says so if workers have to share some.
+fn may_run_on(running: &Running) -> Result<(), Failure> {
+    let Ok(may) = sched_getaffinity(None) else { return Ok(()) };
+    let all: Vec<_> = (0..CpuSet::MAX_CPU).filter(|cpu| may.is_set(*cpu)).collect();
+    let there = |cpu: &&usize| all.contains(cpu);
+    if let Some(missing) = running.cpus.numbers().iter().find(|cpu| !there(cpu)) {
+        let all: Vec<_> = all.iter().map(usize::to_string).collect();
+        return Err(Failure::Failed(format!(
+            "cpus={}: the switch cannot run on CPU {missing}; it can on {}",
+            running.cpus,
+            all.join(",")
+        )));
+    }
+    if running.workers > all.len() {
+        log::warn!(
+            "{} workers share {} CPUs and wait for each other: --workers {} is faster",
+            running.workers,
+            all.len(),
+            all.len()
+        );
+    }
+    Ok(())
 }
 
 /// The client at standard input. It is of a terminal whose keys are for the VM, not for the switch.

@@ -6,6 +6,7 @@
 pub mod address;
 pub mod address_change;
 pub mod api_path;
+pub mod cpu_list;
 pub mod file;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crate::address::{NamedAddress, PortName, SflowTable, parse_mode};
 use crate::api_path::{NoApiPath, default_path};
+use crate::cpu_list::CpuList;
 use crate::file::{Config, OnOff, Range, SwitchTable};
 
 mod conflict;
@@ -31,6 +32,8 @@ pub enum SettingsError {
 pub struct Running {
     /// Threads that move frames.
     pub workers: usize,
+    /// The CPUs that they run on, one on each; none: wherever the kernel has them run.
+    pub cpus: CpuList,
     /// How long a worker looks for frames before it sleeps.
     pub spin: Duration,
     /// Path of the API's socket.
@@ -91,8 +94,17 @@ impl Settings {
             || SettingsError::Value(format!("api-mode={mode}: write an octal mode like 0660"));
         let api_mode = parse_mode(&mode).ok_or_else(wrong_mode)?;
         let check = |range: Range, n| range.check(n).map_err(SettingsError::Value);
-        let workers = table.workers.or(file.workers).map_or(1, u32::from);
-        let workers = check(Range::WORKERS, workers)? as usize;
+        let cpus = table.cpus.or(file.cpus).unwrap_or_default();
+        let workers = table.workers.or(file.workers).map(u32::from);
+        let workers =
+            check(Range::WORKERS, workers.unwrap_or_else(|| one_on_each(&cpus)))? as usize;
+        let count = cpus.numbers().len();
+        if count > 0 && count != workers {
+            return Err(SettingsError::Value(format!(
+                "workers={workers}, cpus={cpus}: each worker runs on a CPU of its own: leave \
+                    `workers` out, or name {workers}"
+            )));
+        }
         let spin = check(Range::SPIN, table.spin.or(file.spin).unwrap_or(20))?;
         let ageing = check(Range::AGEING, table.ageing.or(file.ageing).unwrap_or(300))?;
         let mut options = vmlan_switch::Options {
@@ -115,6 +127,7 @@ impl Settings {
         let hold_for = hold_for.map(|n| check(Range::HOLD_FOR, n)).transpose()?;
         let running = Running {
             workers,
+            cpus,
             spin,
             api,
             api_mode,
@@ -160,15 +173,20 @@ impl Running {
             ("api", api, self.api.display().to_string()),
             ("api-mode", mode, octal(self.api_mode)),
             ("sandbox", file.sandbox.map(|s| s.name().into()), self.sandbox.name().into()),
+            ("cpus", file.cpus.as_ref().map(CpuList::to_string), self.cpus.to_string()),
             ("allow-dir", self.not_allowed(&file.allow_dir), list(&self.allow_dir)),
         ];
         let mut all = numbers.into_iter().chain(texts);
         let (key, wanted, runs) = all.find_map(|(key, wanted, runs)| {
             Some((key, wanted.filter(|wanted| *wanted != runs)?, runs))
         })?;
+        let (with, write) = match runs.as_str() {
+            "" => ("without".to_owned(), "leave it out".to_owned()),
+            runs => (format!("with {runs}"), format!("write {key} = {runs}")),
+        };
         Some(format!(
-            "{}: [switch] {key}={wanted}: the switch runs with {runs}, and a change needs a \
-                restart: write {key} = {runs}, or restart the switch",
+            "{}: [switch] {key}={wanted}: the switch runs {with}, and a change needs a restart: \
+                {write}, or restart the switch",
             config.place_in_switch(key)
         ))
     }
@@ -179,6 +197,11 @@ impl Running {
     fn not_allowed(&self, dirs: &[PathBuf]) -> Option<String> {
         dirs.iter().any(|dir| !self.allow_dir.contains(dir)).then(|| list(dirs))
     }
+}
+
+/// As many workers as there are CPUs for them; one wherever it may run.
+fn one_on_each(cpus: &CpuList) -> u32 {
+    u32::try_from(cpus.numbers().len()).unwrap_or(u32::MAX).max(1)
 }
 
 /// As a configuration file has them.

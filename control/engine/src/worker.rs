@@ -80,6 +80,19 @@ impl Workers {
     /// # Errors
     /// Those of creating eventfds, epoll instances and threads.
     pub fn start(n: usize, spin: Duration, switch: Arc<Switch>) -> io::Result<Self> {
+        Self::start_on(n, &[], spin, switch)
+    }
+
+    /// As [`Workers::start`], each on its CPU; those without one run anywhere.
+    ///
+    /// # Errors
+    /// As [`Workers::start`].
+    pub fn start_on(
+        n: usize,
+        cpus: &[usize],
+        spin: Duration,
+        switch: Arc<Switch>,
+    ) -> io::Result<Self> {
         let slots = (0..n.max(1)).map(Mailbox::new).collect::<io::Result<Vec<_>>>()?;
         let watchdog = Watchdog::new()?;
         let shared = Shared {
@@ -95,7 +108,8 @@ impl Workers {
         let workers = Self { shared, plan: Mutex::default(), threads: Mutex::default() };
         let mut threads = Vec::new();
         for slot in &workers.shared.slots {
-            let run = Run::new(workers.shared.clone(), slot.clone())?;
+            let cpu = cpus.get(slot.index()).copied();
+            let run = Run::new(workers.shared.clone(), slot.clone(), cpu)?;
             let name = format!("worker{}", slot.index());
             threads.push(std::thread::Builder::new().name(name).spawn(move || run.run())?);
         }

@@ -38,8 +38,8 @@ pub type Details = Vec<(&'static str, String)>;
 /// holds both (to replace a memory map, to stop a ring) knows that no frame of this port is
 /// borrowed or being written. Order: transmit side, then receive side.
 ///
-/// A port may have several *lanes*: pairs of a transmit and a receive side, each with its locks, for
-/// as many queues of a NIC. Frames of one flow keep to a lane. Different workers may pull from
+/// A port may have several *lanes*: pairs of a transmit and a receive side, each with its locks,
+/// for as many queues of a NIC. Frames of one flow keep to a lane. Different workers may pull from
 /// different lanes at the same time.
 ///
 /// No method blocks, and each does bounded work.

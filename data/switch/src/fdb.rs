@@ -236,14 +236,16 @@ impl Fdb {
         if domain != Domain::OPEN {
             return self.find_beside(hash, mac, domain);
         }
+        let key = mac.bits();
         let find = |set| {
             self.words(set).iter().find_map(|word| {
                 let e = word.load(Ordering::Relaxed);
-                (key_of(e) == mac.bits() && is_entry(e)).then_some((word, e))
+                (key_of(e) == key).then_some((word, e))
             })
         };
         let [first, second] = self.sets_of(hash);
-        find(first).or_else(|| find(second))
+        // Only the address that is none has the key of a slot without an entry.
+        find(first).or_else(|| find(second)).filter(|(_, e)| is_entry(*e))
     }
 
     /// [`Fdb::find`] for domains that have to be compared.

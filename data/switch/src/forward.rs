@@ -283,8 +283,17 @@ impl Pass<'_> {
                 (last_src, source_ok) = (src, self.check_source(src, Domain::OPEN));
             }
             let way = source_ok.map_or_else(Way::Drop, |()| self.find_way(dst, Domain::OPEN, i));
-            self.state.ways.extend(std::iter::repeat_n(way, run));
-            self.append(batch, i..i + run, way);
+            // Where frames of many streams are mixed, nearly all runs are of one frame.
+            match (run, way) {
+                (1, Way::To(port)) => {
+                    self.state.ways.push(way);
+                    self.append_one(port, i);
+                }
+                _ => {
+                    self.state.ways.extend(std::iter::repeat_n(way, run));
+                    self.append(batch, i..i + run, way);
+                }
+            }
             i += run;
         }
     }
@@ -386,6 +395,7 @@ impl Pass<'_> {
         at.is_some_and(|e| e.policy.is_mate(&self.entry.policy))
     }
 
+    #[inline(always)]
     fn find_way(&self, dst: Mac, domain: Domain, i: usize) -> Way {
         if dst.is_group() {
             return self.entry.policy.way_to_group(dst);
@@ -433,6 +443,16 @@ impl Pass<'_> {
             self.state.touched.push(port);
         }
         list.extend(frame_lists::range(&run));
+    }
+
+    /// [`Pass::append_to`] of one frame.
+    #[inline]
+    fn append_one(&mut self, port: PortId, i: usize) {
+        let Some(list) = self.state.lists.get_mut(port.index()) else { return };
+        if list.is_empty() {
+            self.state.touched.push(port);
+        }
+        list.push(frame_lists::number(i));
     }
 
     fn drop_at_source(&self, batch: &mut Batch<'_>, run: Range<usize>, reason: Reason) {

@@ -30,6 +30,14 @@ pub(crate) fn first(n: usize) -> &'static [u16] {
     ALL.get(..n).unwrap_or_default()
 }
 
+/// The number of frame `i`.
+#[inline]
+#[allow(clippy::cast_possible_truncation)] // a batch has no more than BATCH frames
+pub(crate) fn number(i: usize) -> u16 {
+    debug_assert!(i < BATCH, "no batch has a frame {i}");
+    i as u16
+}
+
 /// The numbers of the frames of `run`.
 #[inline]
 #[allow(clippy::cast_possible_truncation)] // a batch has no more than BATCH frames

@@ -67,6 +67,9 @@ pub struct Entry {
 pub struct Table {
     entries: Vec<Option<Entry>>,
     members: Vec<PortId>,
+    /// Whether nothing limits what a port gets, by number: no limit, no turns at an uplink. So that
+    /// the policies of many receivers need not be looked at.
+    unlimited: Vec<bool>,
     monitors: Vec<PortId>,
     mirrored: bool,
     watched: bool,
@@ -96,11 +99,15 @@ impl Table {
         let monitors: Vec<_> = monitors
             .filter(|p| entries.get(p.index()).is_some_and(|e| e.as_ref().is_some_and(watches)))
             .collect();
+        let free = |p: &Policy| p.to.is_none() && p.uplink.is_none();
+        let unlimited =
+            entries.iter().map(|e| e.as_ref().is_some_and(|e| free(&e.policy))).collect();
         let sampled = policies().any(|p| p.sampling.is_some());
         let watched = mirrored || sampled || !monitors.is_empty();
         Self {
             entries,
             members,
+            unlimited,
             monitors,
             mirrored,
             watched,
@@ -121,6 +128,12 @@ impl Table {
     /// Numbers of all ports.
     pub fn members(&self) -> &[PortId] {
         &self.members
+    }
+
+    /// True if the port gets all that there is for it.
+    #[inline]
+    pub(crate) fn is_unlimited(&self, id: PortId) -> bool {
+        self.unlimited.get(id.index()).is_some_and(|free| *free)
     }
 
     /// True if no port has VLAN settings.
@@ -182,6 +195,9 @@ impl Table {
     pub(crate) fn way_to(&self, source: (PortId, &Policy), domain: Domain, port: PortId) -> Way {
         if port == source.0 {
             return Way::Drop(Reason::SamePort);
+        }
+        if self.all_open && self.all_plain && self.get(port).is_some() {
+            return Way::To(port);
         }
         // What was learned may be older than the ports' settings.
         let there = |e: &Entry| e.policy.vlan.carries(domain) && !e.policy.monitor;

@@ -7,6 +7,7 @@ use clap::Args;
 use super::{named_failure, read_config};
 use crate::exit::Failure;
 use vmlan_config::address::{Key, Kind, LIMIT, NamedAddress, POLICY, SFLOW};
+use vmlan_config::cpu_list::CpuList;
 use vmlan_config::file::{self, Config, OnOff, SwitchTable};
 use vmlan_config::human_text::folded;
 use vmlan_config::settings::{Settings, Supervision};
@@ -25,6 +26,10 @@ pub(super) struct SwitchArgs {
     /// Threads that move frames [default: 1]
     #[arg(long, value_name = "N")]
     workers: Option<u16>,
+    /// CPUs for them, one for each worker, like 2,4-7: they run nowhere else [default: wherever the
+    /// kernel has them run]
+    #[arg(long, value_name = "LIST")]
+    cpus: Option<CpuList>,
     /// Microseconds a worker looks for frames before it sleeps [default: 20]
     #[arg(long, value_name = "MICROSECONDS")]
     spin: Option<u32>,
@@ -81,6 +86,7 @@ impl SwitchArgs {
         }
         let table = SwitchTable {
             workers: self.workers,
+            cpus: self.cpus,
             api: self.api,
             api_mode: self.api_mode,
             spin: self.spin,
@@ -105,7 +111,8 @@ impl SwitchArgs {
 
 pub(super) fn switch_help() -> String {
     let mut text = "Example:\n  vmlan switch vm1=vhost-user:/tmp/vm1.sock host=tap:vmlan0\n  \
-        vmlan switch --supervise --hold-for 60 vm1=vfio-user:/tmp/vm1.sock\n\n\
+        vmlan switch --supervise --hold-for 60 vm1=vfio-user:/tmp/vm1.sock\n  \
+        vmlan switch --cpus 2,3 vm1=vhost-user:/tmp/vm1.sock,queues=2\n\n\
         ADDRESS is KIND:PLACE[,KEY=VALUE...]; a comma inside is written twice. KIND, PLACE and \
         keys:\n"
         .to_owned();

@@ -48,8 +48,8 @@ impl AsFd for Kick {
     }
 }
 
-/// All kicks of a port, and for each of its lanes the one descriptor by which its worker hears them:
-/// an epoll that holds an epoll that holds the kicks.
+/// All kicks of a port, and for each of its lanes the one descriptor by which its worker hears
+/// them: an epoll that holds an epoll that holds the kicks.
 ///
 /// A kick belongs to the front end, which can hang a million watches on it. Then adding it,
 /// removing it, or closing it as the last to have it takes up to half a second, with the lock of

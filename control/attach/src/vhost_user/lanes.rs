@@ -189,7 +189,7 @@ mod tests {
 
     #[test]
     fn a_lane_that_was_passed_by_has_dealt_with_nothing() {
-        let all: Vec<u16> = (0..BATCH as u16).collect();
+        let all: Vec<u16> = (0..).take(BATCH).collect();
         let mut list = all.clone();
         let mut steered = Steered::new(&list, |i| i % 2 + 62);
         assert_eq!(steered.lanes(), 1 << 62 | 1 << 63);

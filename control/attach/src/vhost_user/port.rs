@@ -390,8 +390,8 @@ impl Port for VhostUserPort {
         if ready > 1 {
             return self.push_steered(batch, list, ready);
         }
-        let lane = self.lanes.get(self.receivers.of(0, ready));
-        let side = lane.and_then(|lane| self.receive_side(lane));
+        let Some(lane) = self.lanes.get(self.receivers.of(0, ready)) else { return 0 };
+        let side = self.receive_side(lane);
         side.map_or(0, |mut side| self.push_to(&mut side, batch, list))
     }
 

@@ -169,3 +169,146 @@ fn a_worker_does_not_wait_for_the_ports_own_thread() {
     assert_eq!(asked, (0, 0, true, true));
     assert_eq!(port.push(&Batch::new(), &mut [0]), 1, "and counts what nobody is there for");
 }
+
+/// A port of three lanes with memory of its own, whose virtqueues of lanes 0 and 2 are started.
+mod laned {
+    use std::os::fd::AsFd;
+    use std::sync::Arc;
+    use std::sync::atomic::Ordering;
+
+    use vmlan_frame::{Batch, Offload, Port, Sink};
+    use vmlan_nic::virtio::{Fault, Rings, feature};
+    use vmlan_ram::{Map, Mapping, Region, Slice, Window};
+
+    use super::super::VhostUserPort;
+    use super::super::sides::PortFault;
+    use crate::memory::sealed_memfd;
+
+    const SIZE: u16 = 8;
+    const RING: u64 = 0x4000;
+
+    fn rings(at: u64) -> Rings {
+        let (desc, avail, used) = (at, at + 0x100, at + 0x200);
+        Rings { size: SIZE, desc, avail, used, log: None, base: 0 }
+    }
+
+    /// The port, and the available ring of each of its sides: transmit and receive.
+    fn port() -> (VhostUserPort, [[Window; 2]; 3]) {
+        let size = 6 * RING;
+        let file = sealed_memfd(c"t", size).unwrap();
+        let mapping = Arc::new(Mapping::new(file.as_fd(), 0, size).unwrap());
+        let region = Region::new(0, size, 0, 0, mapping).unwrap();
+        let map = Arc::new(Map::new(vec![region], None).unwrap());
+        let waker = Arc::new(crate::waker::Waker::new().unwrap());
+        let port = VhostUserPort::new(waker, 3).unwrap();
+        let mut both = port.both();
+        let _ = both.set_map(&map);
+        both.set_features(feature::VERSION_1);
+        let side = |n: u64, flags: u64| {
+            let at = rings(n * RING);
+            let desc = map.window(at.desc, 16 * usize::from(SIZE), 16).unwrap();
+            let avail = map.window(at.avail, 4 + 2 * usize::from(SIZE), 2).unwrap();
+            for slot in 0..u64::from(SIZE) {
+                let entry = 16 * usize::try_from(slot).unwrap();
+                desc.set_u64(entry, at.desc + 0x1000 + slot * 0x100, Ordering::Relaxed);
+                desc.set_u64(entry + 8, 72 | (flags << 32), Ordering::Relaxed);
+                avail.set_u16(4 + entry / 8, u16::try_from(slot).unwrap(), Ordering::Relaxed);
+            }
+            avail
+        };
+        let windows = [0, 1, 2].map(|lane| [side(2 * lane, 0), side(2 * lane + 1, 2)]);
+        for pair in [0, 2] {
+            let (lane, queue) = both.lane_of(pair);
+            lane.tx.net.start(queue, rings(u64::from(2 * pair) * RING)).unwrap();
+            lane.rx.net.start(queue, rings(u64::from(2 * pair + 1) * RING)).unwrap();
+            lane.tx.net.enable(queue, true).unwrap();
+            lane.rx.net.enable(queue, true).unwrap();
+        }
+        drop(both);
+        (port, windows)
+    }
+
+    fn post(ring: &Window, n: u16) {
+        ring.set_u16(2, n, Ordering::Release);
+    }
+
+    /// UDP of two flows, of which one goes to each of the two lanes.
+    fn two_flows() -> [[u8; 60]; 2] {
+        let lane = |port: u8| {
+            let mut f = [0; 60];
+            f[12..14].copy_from_slice(&[8, 0]);
+            f[14..24].copy_from_slice(&[0x45, 0, 0, 46, 0, 0, 0, 0, 64, 17]);
+            (f[35], f[37], f[39]) = (port, 9, 26);
+            (f, vmlan_frame::flow_hash(&f, 60) % 2)
+        };
+        let of = |wanted| (0..=255).map(lane).find(|(_, lane)| *lane == wanted).unwrap().0;
+        [of(0), of(1)]
+    }
+
+    /// What a full lane has no room for comes last, and room elsewhere does not make up for it.
+    #[test]
+    fn a_full_lane_holds_only_its_own_frames() {
+        let (port, windows) = port();
+        let mut batch = Batch::new();
+        let frames = two_flows();
+        for frame in frames.iter().cycle().take(8) {
+            batch.add(&[Slice::from_bytes(frame)], Offload::NONE).unwrap();
+        }
+        post(&windows[0][1], 1);
+        post(&windows[2][1], SIZE);
+        assert_eq!(port.room(), 9, "looked at by nobody yet");
+        let mut list = [0, 1, 2, 3, 4, 5, 6, 7];
+        assert_eq!(port.push(&batch, &mut list), 5);
+        assert_eq!(list, [0, 1, 3, 5, 7, 2, 4, 6]);
+        assert!(!port.want_room(), "lane 2 has room, but lane 0 had too little");
+        post(&windows[0][1], 2);
+        assert!(port.want_room());
+        assert_eq!(port.push(&batch, &mut [2, 4, 6]), 1);
+        let (_, output) = port.counters().snapshot();
+        assert_eq!((output.frames, output.bytes), (6, 360));
+    }
+
+    /// Takes what it is lent, and looks whether another lane can be pulled from meanwhile.
+    struct Meanwhile<'p>(&'p VhostUserPort, Vec<usize>);
+
+    impl Sink for Meanwhile<'_> {
+        fn deliver(&mut self, batch: &mut Batch<'_>) {
+            self.1.push(batch.len());
+            if self.1.len() == 1 {
+                let mut spare = Batch::new();
+                assert_eq!(self.0.pull(0, &mut spare, 256, self), 0, "this lane is locked");
+                assert_eq!(self.0.pull(2, &mut spare, 256, self), 3);
+            }
+        }
+    }
+
+    #[test]
+    fn lanes_are_pulled_from_at_the_same_time() {
+        let (port, windows) = port();
+        post(&windows[0][0], 2);
+        post(&windows[2][0], 3);
+        let mut seen = Meanwhile(&port, Vec::new());
+        assert_eq!(port.pull(0, &mut Batch::new(), 256, &mut seen), 2);
+        assert_eq!(seen.1, [2, 3]);
+        assert_eq!(port.pull(1, &mut Batch::new(), 256, &mut seen), 0, "it has no virtqueue");
+        assert_eq!(port.pull(3, &mut Batch::new(), 256, &mut seen), 0, "there is none");
+        let (input, _) = port.counters().snapshot();
+        assert_eq!((input.frames, input.batches), (5, 2));
+        assert!(!port.arm(0) && !port.arm(2) && !port.arm(3));
+    }
+
+    /// The lane numbers its queues by itself; people know them by the port's numbers.
+    #[test]
+    fn a_fault_names_the_queue_by_the_ports_number() {
+        let (port, windows) = port();
+        post(&windows[2][0], SIZE + 1);
+        struct Nobody;
+        impl Sink for Nobody {
+            fn deliver(&mut self, _: &mut Batch<'_>) {}
+        }
+        assert_eq!(port.pull(2, &mut Batch::new(), 256, &mut Nobody), 0);
+        let fault = Fault::AvailJump { avail: SIZE + 1, next: 0 };
+        assert_eq!(port.both().fault(), Some(PortFault::Virtqueue { queue: 2, fault }));
+        assert!(!port.is_up() && !port.arm(0), "all of it stands still");
+    }
+}

@@ -20,7 +20,8 @@ pub(super) struct Lines {
 
 impl Lines {
     pub(super) fn new(text: &str, path: &Path) -> Self {
-        let words = Range::ALL.iter().map(|range| range.key).chain(["api", "api-mode"]);
+        let texts = ["api", "api-mode", "cpus", "sandbox", "allow-dir"];
+        let words = Range::ALL.iter().map(|range| range.key).chain(texts);
         let lines = words.filter_map(|key| Some((Some(key.into()), line_of_key(text, key)?)));
         let found = HashMap::from([("switch".to_owned(), lines.collect())]);
         let ends = text.match_indices('\n').map(|(at, _)| at).collect();

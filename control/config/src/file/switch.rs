@@ -4,12 +4,16 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 
+use crate::cpu_list::CpuList;
+
 /// The table `[switch]`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct SwitchTable {
     /// Worker threads.
     pub workers: Option<u16>,
+    /// The CPUs that they run on, one on each.
+    pub cpus: Option<CpuList>,
     /// Where the API listens.
     pub api: Option<PathBuf>,
     /// Permission bits of the API's socket, in octal.

@@ -24,6 +24,15 @@ fn the_command_line_goes_before_the_file() {
 }
 
 #[test]
+fn there_are_as_many_workers_as_cpus_for_them() {
+    let s = settings("[switch]\ncpus = '2,4-5'\n", api(), &[]).unwrap().running;
+    assert_eq!((s.workers, s.cpus.to_string().as_str()), (3, "2,4-5"));
+    let table = SwitchTable { cpus: Some("7".parse().unwrap()), ..api() };
+    let s = settings("[switch]\ncpus = '2,4-5'\nworkers = 1\n", table, &[]).unwrap().running;
+    assert_eq!((s.workers, s.cpus.to_string().as_str()), (1, "7"));
+}
+
+#[test]
 fn doubles_and_wild_numbers_are_refused() {
     let ports = |p: &[&str]| settings("[port.a]\naddress = 'tap:a'\n", api(), p).unwrap_err();
     assert!(ports(&["a=tap:b"]).contains("port a: the name is given twice"));
@@ -40,6 +49,11 @@ fn doubles_and_wild_numbers_are_refused() {
     for (table, said) in [
         (SwitchTable { workers: Some(0), ..api() }, "workers=0: a number from 1 to 64"),
         (SwitchTable { ageing: Some(0), ..api() }, "ageing=0"),
+        (
+            SwitchTable { workers: Some(3), cpus: Some("0-1".parse().unwrap()), ..api() },
+            "workers=3, cpus=0-1: each worker runs on a CPU of its own: leave `workers` out, or \
+                name 3",
+        ),
         (SwitchTable { spin: Some(u32::MAX), ..api() }, "spin=4294967295"),
         (SwitchTable { api_mode: Some("9".into()), ..api() }, "api-mode=9: write an octal mode"),
     ] {
@@ -142,6 +156,8 @@ fn what_needs_a_restart_is_told() {
     assert_eq!(differs(""), None);
     for (file, said) in [
         ("[switch]\nspin = 7\nworkers = 2\n", "f:3: [switch] workers=2: the switch runs with 1"),
+        ("[switch]\ncpus = '0'\n", "f:2: [switch] cpus=0: the switch runs without, and"),
+        ("[switch]\ncpus = '0'\n", "needs a restart: leave it out, or restart"),
         ("[switch]\napi = '/b'\n", "f:2: [switch] api=/b: the switch runs with /a"),
         ("[switch]\napi-mode = '0660'\n", "needs a restart: write api-mode = 0600"),
         ("[switch]\nfdb-entries = 64\n", "fdb-entries=64: the switch runs with 131072"),

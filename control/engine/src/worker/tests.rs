@@ -10,6 +10,7 @@ use vmlan_switch::Options;
 
 use super::*;
 
+mod lanes;
 mod policy;
 
 struct Fake {

@@ -472,8 +472,8 @@ fn split(mut bytes: &[u8]) -> Option<Vec<Part<'_>>> {
     Some(parts)
 }
 
-/// Passes the counters of a port, which has one lane. The reasons for drops are counted in the order of their numbers,
-/// to which newer releases add.
+/// Passes the counters of a port, which has one lane. The reasons for drops are counted in the
+/// order of their numbers, to which newer releases add.
 pub(crate) fn counter_fields(counters: &Counters, io: &mut Fields<'_>) {
     #[rustfmt::skip]
     let Counters {

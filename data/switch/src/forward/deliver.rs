@@ -21,15 +21,19 @@ impl Pass<'_> {
         if self.table.narrow() {
             self.drop_too_long(batch, to, &mut list);
         }
-        let allowed = self.allowed(batch, to, &list).min(list.len());
+        let limited = !self.table.is_unlimited(to);
+        let allowed =
+            if limited { self.allowed(batch, to, &list).min(list.len()) } else { list.len() };
         let (now, later) = list.split_at_mut(allowed);
         let pushed = if now.is_empty() { 0 } else { self.push_list(batch, to, now) };
         let (taken, rest) = now.split_at(pushed.min(now.len()));
         if pushed > 0 {
             self.switch.waits.took(to, || usual_frames(batch, taken), self.now);
         }
-        self.pushed(batch, to, taken, !rest.is_empty() || !later.is_empty());
-        self.not_allowed(batch, to, later);
+        if limited {
+            self.pushed(batch, to, taken, !rest.is_empty() || !later.is_empty());
+            self.not_allowed(batch, to, later);
+        }
         if !rest.is_empty() {
             self.full(batch, to, rest);
         }
@@ -44,8 +48,11 @@ impl Pass<'_> {
         let Some(entry) = self.table.get(to) else { return list.len() };
         let Out { finished, retagged } = &mut self.state.out;
         let mut push = |batch: &Batch<'_>, list: &mut [u16]| {
+            if batch.needs() == Offloads::NONE {
+                return entry.port.push(batch, list);
+            }
             let takes = entry.port.offloads();
-            if batch.needs() == Offloads::NONE || takes.covers(batch.needs()) {
+            if takes.covers(batch.needs()) {
                 return entry.port.push(batch, list);
             }
             finished.push(batch, list, &*entry.port, takes)

@@ -1,0 +1,151 @@
+//! A port of several lanes.
+
+use std::collections::BTreeMap;
+use std::thread::ThreadId;
+
+use super::*;
+
+const LANES: usize = 5;
+
+/// What one lane has, and by whom it was pulled from.
+#[derive(Default)]
+struct Lane {
+    waits: usize,
+    armed: bool,
+    pulled_by: BTreeMap<usize, Vec<ThreadId>>,
+}
+
+/// A port whose lanes have frames to a port of its own.
+struct Laned {
+    lanes: Mutex<Vec<Lane>>,
+    bells: Vec<Arc<OwnedFd>>,
+    counters: Counters,
+}
+
+impl Laned {
+    fn new() -> Arc<Self> {
+        let bell = || Arc::new(eventfd(0, EventfdFlags::NONBLOCK).unwrap());
+        Arc::new(Self {
+            lanes: Mutex::new((0..LANES).map(|_| Lane::default()).collect()),
+            bells: (0..LANES).map(|_| bell()).collect(),
+            counters: Counters::with_lanes(LANES),
+        })
+    }
+
+    fn send(&self, lane: usize, frames: usize) {
+        let mut lanes = lock(&self.lanes);
+        lanes[lane].waits += frames;
+        if lanes[lane].armed {
+            rustix::io::write(&self.bells[lane], &1u64.to_ne_bytes()).unwrap();
+        }
+    }
+}
+
+impl Port for Laned {
+    fn lanes(&self) -> usize {
+        LANES
+    }
+    fn pull(
+        &self,
+        lane: usize,
+        spare: &mut Batch<'static>,
+        limit: usize,
+        sink: &mut dyn Sink,
+    ) -> usize {
+        let n = {
+            let mut lanes = lock(&self.lanes);
+            let n = std::mem::take(&mut lanes[lane].waits).min(limit);
+            if n > 0 {
+                let me = std::thread::current().id();
+                lanes[lane].pulled_by.entry(n).or_default().push(me);
+            }
+            n
+        };
+        let frame = to_b();
+        let mut batch = Batch::take(spare);
+        for _ in 0..n {
+            batch.add(&[Slice::from_bytes(&frame)], Offload::NONE).unwrap();
+        }
+        if n > 0 {
+            sink.deliver(&mut batch);
+        }
+        batch.give_back(spare);
+        self.counters.count_input(lane, n, (n * frame.len()) as u64);
+        n
+    }
+    fn push(&self, _: &Batch<'_>, list: &mut [u16]) -> usize {
+        list.len()
+    }
+    fn offloads(&self) -> Offloads {
+        Offloads::ALL
+    }
+    fn is_up(&self) -> bool {
+        true
+    }
+    fn arm(&self, lane: usize) -> bool {
+        let mut lanes = lock(&self.lanes);
+        lanes[lane].armed = true;
+        lanes[lane].waits > 0
+    }
+    fn disarm(&self, lane: usize) {
+        lock(&self.lanes)[lane].armed = false;
+    }
+    fn doorbells(&self, lane: usize) -> Vec<Doorbell> {
+        vec![self.bells[lane].clone()]
+    }
+    fn counters(&self) -> &Counters {
+        &self.counters
+    }
+}
+
+/// Each lane is one worker's, all workers have some, each is woken by the bells of its own, and
+/// what they count comes together.
+#[test]
+fn lanes_are_spread_over_workers() {
+    let w = workers(2, Duration::from_millis(10));
+    let (a, b) = (Laned::new(), Fake::new());
+    w.add("a", a.clone()).unwrap();
+    w.add("b", b.clone()).unwrap();
+    b.send(1, 2);
+    let counted = || a.counters.snapshot().0;
+    let mut sent = 0;
+    for round in 0..100 {
+        until("asleep", || lock(&a.lanes).iter().all(|lane| lane.armed));
+        let lane = round % LANES;
+        a.send(lane, 1 + lane);
+        sent += 1 + lane as u64;
+        until("taken", || counted().frames == sent);
+    }
+    assert_eq!((counted().batches, counted().bytes), (100, 60 * sent));
+    let lanes = lock(&a.lanes);
+    let workers: Vec<_> = lanes.iter().map(|lane| lane.pulled_by.values().flatten()).collect();
+    let workers: Vec<Vec<_>> = workers.into_iter().map(Iterator::collect).collect();
+    assert!(workers.iter().all(|by| by.iter().all(|w| *w == by[0])), "one worker for each");
+    let first: Vec<_> = workers.iter().map(|by| by[0]).collect();
+    assert!(first.iter().skip(2).zip(&first).all(|(a, b)| a == b), "every other one");
+    assert_ne!(first[0], first[1]);
+}
+
+/// The lanes of a port are looked at in turn: one that always has frames does not hide the others.
+#[test]
+fn an_endless_lane_does_not_hide_the_others() {
+    let w = workers(1, Duration::from_millis(10));
+    let (a, b) = (Laned::new(), Fake::new());
+    w.add("a", a.clone()).unwrap();
+    w.add("b", b.clone()).unwrap();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            while !stop.load(Ordering::SeqCst) {
+                lock(&a.lanes)[0].waits = 2 * vmlan_frame::BATCH;
+            }
+        });
+        lock(&a.lanes)[0].waits = 1000;
+        a.send(0, 1);
+        for lane in 1..LANES {
+            a.send(lane, 3);
+            until("taken", || lock(&a.lanes)[lane].waits == 0);
+        }
+        stop.store(true, Ordering::SeqCst);
+    });
+}
