@@ -437,16 +437,22 @@ impl Port for VhostUserPort {
         if !self.is_up() {
             return true;
         }
-        let sides: Option<Vec<_>> = self.lanes.iter().map(|lane| self.receive_side(lane)).collect();
-        // Being changed: look again.
-        let Some(mut sides) = sides else { return true };
         // Room in another lane than the one that had too little does not count.
-        let starved = sides.iter_mut().fold(false, |any, side| side.net.is_starved() | any);
-        let asked = sides.iter_mut().filter_map(|side| {
-            let counts = !starved || side.net.is_starved();
-            counts.then(|| side.net.want_room())
-        });
-        asked.fold(false, |any, room| room | any)
+        let mut starved = false;
+        for lane in &self.lanes {
+            // Being changed: look again.
+            let Some(mut side) = self.receive_side(lane) else { return true };
+            starved |= side.net.is_starved();
+        }
+        let (mut asked, mut room) = (false, false);
+        for lane in &self.lanes {
+            let Some(mut side) = self.receive_side(lane) else { return true };
+            if !starved || side.net.is_starved() {
+                (asked, room) = (true, side.net.want_room() | room);
+            }
+        }
+        // What was starved has been pushed to meanwhile.
+        room || !asked
     }
 
     fn doorbells(&self, lane: usize) -> Vec<Doorbell> {
