@@ -10,7 +10,7 @@
 
 use vmlan_ram::{Slice, SliceMut, recycle};
 
-use crate::{BATCH, Gso, HEAD, MAX_FRAME, MIN_FRAME, Mac, Offload, Offloads, Reason};
+use crate::{BATCH, Gso, HEAD, MAX_FRAME, MIN_FRAME, Mac, Offload, Offloads, Reason, flow_hash};
 
 const PIECES: usize = 4096; // Slices a batch holds for the bytes behind the heads.
 
@@ -325,6 +325,15 @@ impl<'m> Batch<'m> {
     #[inline]
     pub fn frame_len(&self, i: usize) -> usize {
         self.frames.get(i).map_or(0, |f| f.len as usize)
+    }
+
+    /// Which of `places` the flow of frame `i` has, below `places`, if they are shared out evenly
+    /// among flows; 0 if there is none.
+    #[inline]
+    pub fn flow_of(&self, i: usize, places: usize) -> usize {
+        let hash = flow_hash(self.head(i), self.frame_len(i));
+        // The high half of a product, instead of a division's rest.
+        usize::try_from((u64::from(hash) * places as u64) >> 32).unwrap_or(0)
     }
 
     /// Frame `i`, to deliver.

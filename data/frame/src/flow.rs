@@ -1,5 +1,6 @@
 //! Which receive queue a frame goes to.
 
+use crate::headers::{ETHERTYPE_IPV4, TCP, UDP, be16};
 use crate::{HEAD, Headers};
 
 /// A number that is the same for all frames of a flow, in both directions, and spreads flows well:
@@ -8,7 +9,41 @@ use crate::{HEAD, Headers};
 ///
 /// It is not a keyed hash: a guest can aim its flows at one queue of a receiver, as it can by
 /// sending one flow.
+#[inline]
 pub fn flow_hash(head: &[u8], len: usize) -> u32 {
+    let head = head.get(..len).unwrap_or(head);
+    usual_flow_hash(head).unwrap_or_else(|| any_flow_hash(head, len))
+}
+
+/// [`flow_hash`] of TCP or UDP in IPv4 without tags, options and fragments: the same number, for a
+/// fifth of the instructions.
+#[inline]
+fn usual_flow_hash(head: &[u8]) -> Option<u32> {
+    const PORTS: usize = 14 + 20;
+    let h = head.first_chunk::<42>()?;
+    let [protocol, version] = [*h.get(23)?, *h.get(14)?];
+    let fragment = be16(h, 20)? & 0x3fff;
+    if be16(h, 12)? != ETHERTYPE_IPV4 || version != 0x45 || fragment != 0 {
+        return None;
+    }
+    let whole = match protocol {
+        UDP => true,
+        TCP => {
+            let size = usize::from(*head.get(PORTS + 12)? >> 4) * 4;
+            size >= 20 && PORTS + size <= head.len().min(HEAD)
+        }
+        _ => false,
+    };
+    let port = |at| be16(h, at).map(u64::from);
+    let word = |at| Some(port(at)? << 16 | port(at + 2)?);
+    let both = |a, b| scramble(a).wrapping_add(scramble(b));
+    let (addresses, ports) = (both(word(26)?, word(30)?), both(port(PORTS)?, port(PORTS + 2)?));
+    whole.then(|| mix(addresses ^ ports.rotate_left(32) ^ u64::from(protocol)))
+}
+
+/// [`flow_hash`] of any frame.
+#[inline(never)]
+fn any_flow_hash(head: &[u8], len: usize) -> u32 {
     let h = Headers::parse(head, len);
     let Some((source, destination)) = h.addresses(head) else {
         return mix(both(head.get(6..12), head.get(..6)));
@@ -72,4 +107,37 @@ fn scramble(key: u64) -> u64 {
 fn mix(key: u64) -> u32 {
     let [.., a, b, c, d] = (scramble(key) >> 32).to_be_bytes();
     u32::from_be_bytes([a, b, c, d])
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// Frames that nearly are, or are, of the usual kind.
+        #[test]
+        fn the_quick_way_gives_the_thorough_ones_number(
+            mut head in proptest::collection::vec(any::<u8>(), 30..HEAD),
+            first in prop_oneof![4 => Just(0x45u8), 1 => any::<u8>()],
+            fragment in prop_oneof![
+                4 => Just([0u8, 0]),
+                1 => Just([0x40, 0]),
+                1 => any::<[u8; 2]>(),
+            ],
+            protocol in prop_oneof![3 => Just(TCP), 3 => Just(UDP), 1 => any::<u8>()],
+            offset in prop_oneof![3 => Just(0x50u8), 1 => any::<u8>()],
+            len in 0..200usize,
+        ) {
+            head[12..15].copy_from_slice(&[8, 0, first]);
+            head[20..22].copy_from_slice(&fragment);
+            head[23] = protocol;
+            if let Some(place) = head.get_mut(46) {
+                *place = offset;
+            }
+            let snapshot = head.get(..len).unwrap_or(&head);
+            prop_assert_eq!(flow_hash(&head, len), any_flow_hash(snapshot, len));
+        }
+    }
 }

@@ -59,11 +59,10 @@ impl Receivers {
         self.ready.load(Ordering::Acquire)
     }
 
-    /// The lane of frames with that key, of so many that were ready; the first without any.
+    /// The lane at a place below what [`Receivers::ready`] said; some lane, if that is 0.
     #[inline]
-    pub fn of(&self, key: u32, ready: usize) -> usize {
-        let place = self.lanes.get(key as usize % ready.max(1));
-        place.filter(|_| ready > 0).map_or(0, |n| n.load(Ordering::Relaxed).into())
+    pub fn of(&self, place: usize) -> usize {
+        self.lanes.get(place).map_or(0, |n| n.load(Ordering::Relaxed).into())
     }
 }
 
@@ -153,17 +152,15 @@ mod tests {
     use super::*;
 
     fn ready(receivers: &Receivers) -> Vec<usize> {
-        let n = receivers.ready();
-        (0..u32::try_from(n).unwrap()).map(|key| receivers.of(key, n)).collect()
+        (0..receivers.ready()).map(|place| receivers.of(place)).collect()
     }
 
     #[test]
     fn frames_go_to_lanes_that_are_ready() {
         let receivers = Receivers::new(4);
-        assert_eq!((receivers.ready(), receivers.of(7, 0)), (0, 0));
+        assert_eq!((receivers.ready(), receivers.of(0)), (0, 0));
         assert!(receivers.set([false, true, false, true].into_iter()));
         assert_eq!(ready(&receivers), [1, 3]);
-        assert_eq!(receivers.of(u32::MAX, 2), 3);
         assert!(!receivers.set([false; 4].into_iter()));
         assert!(ready(&receivers).is_empty());
     }

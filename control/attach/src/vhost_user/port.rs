@@ -8,7 +8,7 @@ use vmlan_frame::headers::announcement;
 use vmlan_frame::{
     Batch, Counters, Doorbell, Mac, NicCounters, Offload, Offloads, Port, Reason, Sink,
 };
-use vmlan_nic::virtio::{Features, NetRx, NetTx, feature, steering_key};
+use vmlan_nic::virtio::{Features, NetRx, NetTx, feature};
 use vmlan_ram::{Map, Slice};
 
 use super::kick::Kicks;
@@ -240,9 +240,7 @@ impl VhostUserPort {
     /// Delivers frames by several lanes, each frame by the one of its flow. Lanes that another
     /// worker has just now come last.
     fn push_steered(&self, batch: &Batch<'_>, list: &mut [u16], ready: usize) -> usize {
-        let by_source = self.by_source.load(Ordering::Relaxed);
-        let receiver = |i: usize| self.receivers.of(steering_key(batch, i, by_source), ready);
-        let mut steered = Steered::new(list, receiver);
+        let mut steered = Steered::new(list, |i| self.receivers.of(batch.flow_of(i, ready)));
         let (wanted, mut busy) = (steered.lanes(), 0u64);
         let lanes =
             |set: u64| self.lanes.iter().enumerate().filter(move |(n, _)| set >> n & 1 == 1);
@@ -387,10 +385,12 @@ impl Port for VhostUserPort {
 
     fn push(&self, batch: &Batch<'_>, list: &mut [u16]) -> usize {
         let ready = self.receivers.ready();
-        if ready > 1 {
+        let by_source = self.by_source.load(Ordering::Relaxed);
+        if ready > 1 && !by_source {
             return self.push_steered(batch, list, ready);
         }
-        let Some(lane) = self.lanes.get(self.receivers.of(0, ready)) else { return 0 };
+        let receiver = self.receivers.of(usize::from(batch.source()) % ready.max(1));
+        let Some(lane) = self.lanes.get(receiver) else { return 0 };
         let side = self.receive_side(lane);
         side.map_or(0, |mut side| self.push_to(&mut side, batch, list))
     }

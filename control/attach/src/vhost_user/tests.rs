@@ -239,7 +239,7 @@ mod laned {
             f[12..14].copy_from_slice(&[8, 0]);
             f[14..24].copy_from_slice(&[0x45, 0, 0, 46, 0, 0, 0, 0, 64, 17]);
             (f[35], f[37], f[39]) = (port, 9, 26);
-            (f, vmlan_frame::flow_hash(&f, 60) % 2)
+            (f, vmlan_frame::flow_hash(&f, 60) >> 31)
         };
         let of = |wanted| (0..=255).map(lane).find(|(_, lane)| *lane == wanted).unwrap().0;
         [of(0), of(1)]

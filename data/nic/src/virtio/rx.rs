@@ -1,6 +1,6 @@
 //! The guest's receive queues: frames are copied to where the guest wants them.
 
-use vmlan_frame::{BATCH, Batch, Counters, FrameView, Reason, flow_hash};
+use vmlan_frame::{BATCH, Batch, Counters, FrameView, Reason};
 use vmlan_ram::{Map, Slice, SliceMut};
 
 use super::desc::Buffers;
@@ -40,14 +40,6 @@ pub type NetRx = Net<RxState>;
 
 /// A buffer found for a frame, and its guest address for the log.
 type Target<'m> = Option<(SliceMut<'m>, u64)>;
-
-/// What decides which queue, or which lane, gets frame `i`.
-pub fn steering_key(batch: &Batch<'_>, i: usize, by_source: bool) -> u32 {
-    match by_source {
-        true => batch.source().into(),
-        false => batch.frame(i).map_or(0, |f| flow_hash(f.head, f.len)),
-    }
-}
 
 /// What became of a frame.
 enum Outcome<'m> {
@@ -286,9 +278,11 @@ impl<'q> Visit<'q> {
     }
 
     fn pick(&self, batch: &Batch<'_>, i: usize) -> usize {
-        let key = steering_key(batch, i, self.by_source);
-        let slot = self.ready.get(key as usize % self.ready.len().max(1));
-        slot.map_or(0, |i| usize::from(*i))
+        let place = match self.by_source {
+            true => usize::from(batch.source()) % self.ready.len().max(1),
+            false => batch.flow_of(i, self.ready.len()),
+        };
+        self.ready.get(place).map_or(0, |i| usize::from(*i))
     }
 
     /// First pass, thorough: reads more of the avail ring, then finds room for frame `i`, and uses
