@@ -151,6 +151,7 @@ fn start(
     hold: Option<Arc<dyn Hold>>,
 ) -> Result<(Ports, Server), Failure> {
     let failed = |what: &str, e: std::io::Error| Failure::Failed(format!("cannot {what}: {e}"));
+    may_run_on(running)?;
     vmlan_ram::sigbus::install().map_err(|e| failed("handle SIGBUS", e))?;
     match raise_open_files() {
         Ok(limit) => log::debug!("up to {limit} open files"),
@@ -167,7 +168,6 @@ fn start(
     }
     stop_on_signal(signals, sender.clone(), hold.is_some())?;
     let switch = Switch::new(running.options.clone());
-    may_run_on(running)?;
     let cpus = running.cpus.numbers();
     let workers = Workers::start_on(running.workers, cpus, running.spin, switch.clone())
         .map_err(|e| failed("start the workers", e))?;

@@ -72,6 +72,13 @@ fn wrong_flags_are_wrong_usage_in_one_line() {
     fails(&["swich"], 2, &["swich", "switch"]);
     fails(&["switch", "--workers", "many"], 2, &["many", "--workers"]);
     fails(&["switch", "--api", "/tmp/x", "--workers", "0"], 2, &["workers=0", "1 to 64"]);
+    fails(&["switch", "--api", "/tmp/x", "--cpus", "0-"], 2, &["cpus=0-", "like 2,4-7"]);
+    fails(
+        &["switch", "--api", "/tmp/x", "--cpus", "0,1", "--workers", "3"],
+        2,
+        &["workers=3, cpus=0-1", "name 3"],
+    );
+    fails(&["switch", "--api", "/tmp/x", "--cpus", "8000"], 1, &["cpus=8000", "it can on 0"]);
     fails(&["switch", "--api", "/tmp/x", "--api-mode", "rw"], 2, &["api-mode=rw", "octal"]);
     fails(&["port", "add", "--api", "/x", "a=tpa:b"], 2, &["port a:", "did you mean 'tap'?"]);
     fails(&["port", "set", "--api", "/x", "a", "mode"], 2, &["'mode' has no value"]);
