@@ -8,13 +8,13 @@
 
 use std::time::Instant;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use vmlan_harness::usage::{family_time, machine_busy, machine_stolen};
 
 use crate::failure::Failure;
 
 /// How near two cores are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Class {
     /// Two threads of one core.

@@ -6,6 +6,7 @@
 //!  vfio-user  registers of our e1000 over the real socket and in a shared page; frames to a worker
 //!  wake       eventfds, on one core and between two
 //!  line       a cache line between two cores
+//!  limit      the cache lines of a frame, between two cores, and nothing else
 //!  copy       64 to 65,536 bytes, hot and cold
 //!      └────► figures ────► advice: the sum for each technique, and a paragraph
 //! ```
@@ -22,10 +23,11 @@ use crate::native::{Machine, Stop, progress};
 use crate::output::{print, print_json};
 
 mod advice;
-mod copy;
+pub(crate) mod copy;
 pub(crate) mod cores;
 mod figure;
 mod kvm;
+pub(crate) mod limit;
 mod registers;
 mod report;
 mod worker;
@@ -47,6 +49,8 @@ enum Part {
     Wake,
     /// Cache lines, between two cores
     Line,
+    /// The cache lines of a frame and nothing else, between two cores: what no switch does better
+    Limit,
     /// Copies of 64 to 65,536 bytes, hot and cold
     Copy,
 }
@@ -129,6 +133,7 @@ fn measure(args: &ProbeArgs, time: Duration, stop: &Stop) -> Result<Report, Fail
             Part::VfioUser => registers::all(cores, time),
             Part::Wake => cores::wake(cores, time),
             Part::Line => cores::line(cores, time),
+            Part::Limit => limit::all(cores, time),
             Part::Copy => copy::all(cores, time),
         });
         stop.check()?;

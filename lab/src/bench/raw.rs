@@ -9,9 +9,19 @@ use crate::alike::Spreads;
 use crate::failure::Failure;
 use crate::native::pair::Task;
 use crate::native::{Lab, Technique, Window};
+use crate::probe::{
+    copy,
+    limit::{self, Guest, Ring},
+};
 use vmlan_config::human_text::{count, si};
 
 const SIZES: [u32; 4] = [60, 256, 512, 1514];
+/// Without FCS; larger ones are those of guests that leave the cutting to others.
+const ETHERNET: u32 = 1514;
+/// As pkt-gen builds them.
+const LARGEST: u32 = 65_535;
+/// Keys of a guest with large frames: rings whose buffers take 16 MiB.
+const LARGE_KEYS: &str = "buffer=65600,size=256";
 
 const TECHNIQUES: [&str; 10] = [
     "plain",
@@ -40,10 +50,11 @@ struct Case {
 /// Measures and reports.
 pub(super) fn run(run: &mut Run<'_>) -> Result<Report, Failure> {
     let techniques = run.args.techniques(&TECHNIQUES)?;
-    let sizes = run.args.sizes(run.args.axis(&SIZES, &[60, 1514]), 60, 1514)?;
+    let sizes = run.args.sizes(run.args.axis(&SIZES, &[60, 1514]), 60, LARGEST)?;
     let cases: Vec<_> = sizes
         .iter()
         .flat_map(|&bytes| techniques.iter().map(move |technique| Case { technique, bytes }))
+        .filter(|case| !case.is_large() || case.technique.kind == "vhost-user")
         .collect();
     let name = |w: &Case| format!("{}, {} B", w.technique.name, w.bytes);
     let samples = run.rounds(
@@ -51,14 +62,56 @@ pub(super) fn run(run: &mut Run<'_>) -> Result<Report, Failure> {
         name,
         |_, window| show(window),
         |cell| {
-            let mut lab = Lab::pair(cell.setup, cell.what.technique, "")?;
+            let keys = if cell.what.is_large() { LARGE_KEYS } else { "" };
+            let mut lab = Lab::pair(cell.setup, cell.what.technique, keys)?;
             let task = Task { bytes: cell.what.bytes, ping: false, sender: &[] };
-            Ok(lab.pkt_gen(task, cell.time, cell.news)?.window)
+            let window = lab.pkt_gen(task, cell.time, cell.news)?.window;
+            // Both cores are to be idle.
+            drop(lab);
+            Ok(Window { limit_frames_per_s: cell.what.limit(), ..window })
         },
     )?;
     let all: Vec<_> = cases.iter().zip(samples).collect();
     report(&all, &sizes)
 }
+
+impl Case {
+    /// More than an Ethernet frame: from virtio to virtio in one piece.
+    fn is_large(&self) -> bool {
+        self.bytes > ETHERNET
+    }
+
+    /// Frames a second that nothing does better: by their cache lines, or, of large ones, by
+    /// copying them once.
+    fn limit(&self) -> Option<f64> {
+        match self.bytes {
+            60 => limit::frames_per_s(rings(self.technique)?, Guest::PktGen).ok(),
+            bytes if bytes > ETHERNET => copy::per_s(usize::try_from(bytes).ok()?),
+            _ => None,
+        }
+    }
+}
+
+/// Frames of this size have a limit that is measured.
+pub(super) fn has_limit(bytes: u32) -> bool {
+    bytes == 60 || bytes > ETHERNET
+}
+
+/// Rings whose lines are counted.
+fn rings(technique: &Technique) -> Option<Ring> {
+    match technique.switch {
+        "" if technique.kind == "vhost-user" => Some(Ring::Split),
+        keys if keys.contains("csb=on") => Some(Ring::Csb),
+        keys if keys.contains("model=e1000") => Some(Ring::E1000),
+        _ => None,
+    }
+}
+
+/// What the column "of the limit" is.
+pub(super) const LIMIT: &str = "of the limit: frames for each CPU second of the switch, over those \
+    that two threads move whose only work is the cache lines of such frames, all asked for at \
+    once (`vmlan probe --only limit`); of large frames, over those that one core copies out of one \
+    16 MiB into others. Measured in the same cell (docs/measuring.md).";
 
 /// For the line of a measurement that is done.
 pub(super) fn show(w: &Window) -> String {
@@ -73,8 +126,10 @@ pub(super) fn show(w: &Window) -> String {
 
 fn report(all: &[(&Case, Samples<Window>)], sizes: &[u32]) -> Result<Report, Failure> {
     let keys = |w: &Case| json!({ "technique": w.technique.name, "bytes": w.bytes });
+    let limit = sizes.iter().any(|&bytes| has_limit(bytes)).then(|| LIMIT.to_owned());
     let notes = [words(), PAPER.to_owned()]
         .into_iter()
+        .chain(limit)
         .chain(techniques(all.iter().map(|c| c.0.technique)));
     Ok(Report {
         title: "Frames straight from the driver, guest to guest".into(),
@@ -123,6 +178,7 @@ pub(super) fn techniques(
 fn table(all: &[(&Case, Samples<Window>)], bytes: u32) -> Table {
     let table = Table::new(format!("{bytes} bytes"), &HEADS);
     let mut table = if [60, 1514].contains(&bytes) { table } else { table.long() };
+    table.heads.extend(has_limit(bytes).then(|| "of the limit".to_owned()));
     let here = || all.iter().filter(|(w, _)| w.bytes == bytes);
     for (what, samples) in here() {
         let from = what.technique.from;
@@ -131,6 +187,7 @@ fn table(all: &[(&Case, Samples<Window>)], bytes: u32) -> Table {
         if let (Some(from), Some(last)) = (from.filter(|_| base.is_some()), row.last_mut()) {
             *last = format!("{from}: {last}");
         }
+        row.extend(has_limit(bytes).then(|| samples.by_class(Window::of_limit).words()));
         table.rows.push(row);
     }
     table
@@ -209,12 +266,23 @@ mod tests {
     use crate::native::technique;
 
     #[test]
+    fn rings_are_those_of_the_technique() {
+        let of = |name| rings(technique::one(name).unwrap());
+        let found = ["plain", "mapped", "e1000e-mapped", "csb-4096", "virtio"].map(of);
+        let all = [Ring::E1000, Ring::E1000, Ring::E1000, Ring::Csb, Ring::Split];
+        assert_eq!(found, all.map(Some));
+        assert_eq!(of("vmxnet3-mapped"), None);
+    }
+
+    #[test]
     fn the_report_has_a_row_for_each_technique_and_a_table_for_each_size() {
         let window = |rate| Window {
             frames_per_s: rate,
             gbit_per_s: 1.5,
+            cpu_switch: 0.5,
             cpu_guests: vec![0.25, 0.5],
             drops: 2,
+            limit_frames_per_s: Some(2e7),
             ..Window::default()
         };
         let what = |name, bytes| Case { technique: technique::one(name).unwrap(), bytes };
@@ -228,8 +296,12 @@ mod tests {
         let row = report.tables[0].rows[1].join(" ");
         assert_eq!(
             row,
-            "csb 3.00 M 1.50 0.00 0.00 0.00 0.25 0.50 4 msi-unread: near: 20.0 to 20.0, 2 pairs"
+            "csb 3.00 M 1.50 0.00 0.00 0.50 0.25 0.50 4 msi-unread: near: 20.0 to 20.0, 2 pairs \
+                near: 0.20 to 0.40, 2 pairs"
         );
+        let heads = [0, 1].map(|n| report.tables[n].heads.last().unwrap().as_str());
+        assert_eq!(heads, ["of the limit", "over"]);
+        assert!(report.notes[2].starts_with("of the limit"), "{:?}", report.notes);
         assert_eq!(report.cells.as_array().unwrap().len(), 12);
         assert!(report.cells[1]["figures"].is_null() && report.cells[0]["figures"]["drops"] == 2);
         assert!(report.figure.svg("").unwrap().contains("csb"));

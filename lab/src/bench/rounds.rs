@@ -65,12 +65,17 @@ impl<F> Samples<F> {
         Spreads::of(&pairs.collect::<Vec<_>>())
     }
 
+    /// By class; what is not finite is left out.
+    pub(super) fn by_class(&self, value: impl Fn(&F) -> f64) -> Spreads {
+        let one = |(figures, about): (&Option<F>, &Option<Surroundings>)| {
+            Some((about.as_ref()?.class, value(figures.as_ref()?)))
+        };
+        Spreads::of(&self.0.iter().zip(&self.1).filter_map(one).collect::<Vec<_>>())
+    }
+
     /// Of one class alone.
     pub(super) fn within(&self, class: Class, value: impl Fn(&F) -> f64) -> Option<Spread> {
-        let mine = self.0.iter().zip(&self.1).filter_map(|(figures, about)| {
-            about.as_ref().filter(|about| about.class == class).and(figures.as_ref())
-        });
-        Spread::of(mine.map(value).collect())
+        self.by_class(value).get(class).cloned()
     }
 
     #[cfg(test)]
@@ -237,5 +242,6 @@ mod tests {
         other.1[1] = None;
         assert_eq!(other.ratios(&base, |x| *x), Spreads::of(&[(Class::Near, 20.0)]));
         assert_eq!(other.within(Class::Far, |x| *x), Spread::of(vec![10.0]));
+        assert_eq!(other.by_class(|x| *x).words(), "near: 80.0, 1 pairs; far: 10.0, 1 pairs");
     }
 }

@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use super::Look;
+use crate::probe::limit;
 use vmlan_config::human_text::to_f64;
 use vmlan_engine::stats::PortStats;
 
@@ -32,6 +33,9 @@ pub(crate) struct Window {
     pub(crate) drops: u64,
     /// Its length.
     pub(crate) seconds: f64,
+    /// Frames a second that the lines of a frame permit, where that was measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) limit_frames_per_s: Option<f64>,
 }
 
 impl Window {
@@ -59,7 +63,13 @@ impl Window {
             mean_batch: per(frames, to_f64(grown(|p| p.out.batches))),
             drops: grown(PortStats::dropped),
             seconds,
+            limit_frames_per_s: None,
         }
+    }
+
+    /// Frames for each CPU second of the switch, of those that the limit permits.
+    pub(crate) fn of_limit(&self) -> f64 {
+        limit::share(self.frames_per_s / self.cpu_switch, self.limit_frames_per_s)
     }
 
     /// Of both guests.
@@ -122,5 +132,8 @@ mod tests {
         near(window.interrupts_per_kframe, 1.0 + 4.0);
         near(window.mean_batch, 100.0);
         assert_eq!(window.drops, 4000);
+        // 2 million by half a core, of 10 million by a whole one.
+        assert!(window.of_limit().is_nan());
+        near(Window { limit_frames_per_s: Some(1e7), ..window }.of_limit(), 0.4);
     }
 }

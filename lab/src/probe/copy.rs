@@ -16,6 +16,17 @@ const HOT: usize = 1 << 18;
 const COLD: u32 = 16;
 const LINE: usize = 64;
 
+/// Copies a second of so many bytes, of blocks that no cache of the worker's core has.
+pub(crate) fn per_s(bytes: usize) -> Option<f64> {
+    const AREA: usize = 16 << 20;
+    const TIME: Duration = Duration::from_millis(20);
+    let copies = move || {
+        let (mut from, mut to) = (vec![1_u8; AREA], vec![2_u8; AREA]);
+        cold(&mut from, &mut to, bytes, TIME)
+    };
+    Some(1e9 / run_on(Cores::find().far(), copies).ok()?.low()?)
+}
+
 /// All sizes, hot and cold, each for a share of `time`.
 pub(super) fn all(cores: Cores, time: Duration) -> Found {
     // Fourteen of these take as long as two others.

@@ -19,7 +19,7 @@ const GAP: Duration = Duration::from_micros(50);
 /// Round trips of a cache line in one sample.
 const TRIPS: u32 = 200;
 /// In the cache line: the other side shall end.
-const OVER: u64 = u64::MAX;
+pub(super) const OVER: u64 = u64::MAX;
 
 /// The cores that are measured between.
 #[derive(Clone, Copy, Debug)]
@@ -69,7 +69,7 @@ pub(super) fn run_on<T: Send + 'static>(
     joined(on_core(core, work).map_err(|e| e.to_string())?)
 }
 
-fn joined<T>(thread: JoinHandle<std::io::Result<T>>) -> Result<T, String> {
+pub(super) fn joined<T>(thread: JoinHandle<std::io::Result<T>>) -> Result<T, String> {
     match thread.join() {
         Ok(done) => done.map_err(|e| format!("a thread could not be pinned: {e}")),
         Err(_) => Err("a thread failed".into()),
@@ -206,29 +206,49 @@ pub(super) fn line(cores: Cores, time: Duration) -> Found {
 /// If there is one core only, or other work leaves the two no time together.
 pub(crate) fn line_ns() -> Result<f64, String> {
     const TIME: Duration = Duration::from_millis(5);
+    let cores = Cores::find();
+    let there = cores.there.ok_or(ONE_CORE)?;
+    let all = enough(|| hand_over(cores.here, there, TIME))?;
+    all.low().ok_or_else(|| ONE_CORE.into())
+}
+
+/// Stretches of samples until there are so many that some were not disturbed.
+///
+/// # Errors
+/// Those of `stretch`, and if other work leaves no time for it.
+pub(super) fn enough(
+    mut stretch: impl FnMut() -> Result<Samples, String>,
+) -> Result<Samples, String> {
     /// Stretches, time for them on a busy machine, and samples that suffice.
     const TRIES: u32 = 40;
     const PATIENCE: Duration = Duration::from_secs(2);
     const ENOUGH: usize = 100;
-    let cores = Cores::find();
-    let there = cores.there.ok_or(ONE_CORE)?;
-    let (mut all, start) = (Samples::new(2 * TRIPS), Instant::now());
-    for _ in (0..TRIES).take_while(|_| start.elapsed() < PATIENCE) {
-        all.append(hand_over(cores.here, there, TIME)?);
+    let (mut all, start) = (stretch()?, Instant::now());
+    for _ in (1..TRIES).take_while(|_| start.elapsed() < PATIENCE) {
         if all.len() >= ENOUGH {
-            return all.low().ok_or_else(|| ONE_CORE.into());
+            break;
         }
+        all.append(stretch()?);
     }
-    Err("other work leaves the two cores no time together".into())
+    match all.len() >= ENOUGH {
+        true => Ok(all),
+        false => Err("other work leaves the two cores no time together".into()),
+    }
 }
 
 /// Alone in its line, and in the pair of lines that a prefetcher takes together.
 #[repr(align(128))]
-struct Word(AtomicU64);
+pub(super) struct Word(pub(super) AtomicU64);
+
+impl Word {
+    pub(super) fn new(value: u64) -> Self {
+        Self(AtomicU64::new(value))
+    }
+}
 
 /// Even numbers are for the far side to answer, with the next odd one.
 fn hand_over(a: u16, b: u16, time: Duration) -> Result<Samples, String> {
-    let word = Arc::new(Word(AtomicU64::new(1)));
+    let word = Arc::new(Word::new(1));
     let theirs = word.clone();
     let other = on_core(b, move || {
         loop {

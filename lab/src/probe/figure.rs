@@ -4,6 +4,8 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
+use crate::alike::Class;
+
 /// More samples than that say nothing new.
 const MOST: usize = 1_000_000;
 
@@ -21,6 +23,9 @@ pub(super) struct Figure {
     pub(super) times: u64,
     /// How many of these each sample is the mean of.
     pub(super) batch: u64,
+    /// How near the two cores were, where that was read before and after.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) class: Option<Class>,
 }
 
 impl Figure {
@@ -55,6 +60,13 @@ impl Found {
             Some(figure) => self.figures.push(figure),
             None => self.miss(what, "there was no time for a single one"),
         }
+    }
+
+    /// As [`Self::add`], of cores that were so near all the time.
+    pub(super) fn add_in(&mut self, class: Class, name: &str, what: &str, samples: Samples) {
+        let before = self.figures.len();
+        self.add(name, &format!("{what} ({})", class.name()), samples);
+        self.figures.iter_mut().skip(before).for_each(|figure| figure.class = Some(class));
     }
 
     pub(super) fn append(&mut self, mut more: Self) {
@@ -115,6 +127,13 @@ impl Samples {
         rank(&self.ns, 25)
     }
 
+    /// The quicker half: whoever had to share a core is not in it.
+    pub(super) fn undisturbed(mut self) -> Self {
+        self.ns.sort_unstable_by(f64::total_cmp);
+        self.ns.truncate(self.ns.len().div_ceil(2));
+        self
+    }
+
     pub(super) fn is_full(&self) -> bool {
         self.ns.len() >= MOST
     }
@@ -128,6 +147,7 @@ impl Samples {
             p99_ns: rank(&self.ns, 99)?,
             times: self.ns.len() as u64 * u64::from(self.batch),
             batch: self.batch.into(),
+            class: None,
         })
     }
 }
@@ -160,6 +180,22 @@ mod tests {
         let figure = samples.figure("n", "w").unwrap();
         assert!((figure.median_ns - 2000.0).abs() < 1e-6 && (figure.p99_ns - 3000.0).abs() < 1e-6);
         assert_eq!((figure.times, figure.batch), (30, 10));
+    }
+
+    #[test]
+    fn the_quicker_half_has_the_lower_quartile_in_its_middle() {
+        let mut samples = Samples::new(1);
+        for us in [9, 1, 8, 2, 7, 3, 6, 4] {
+            samples.add(Duration::from_micros(us));
+        }
+        let mut found = Found::default();
+        found.add_in(Class::Far, "n", "w", samples.clone().undisturbed());
+        let figure = &found.figures[0];
+        assert!((figure.median_ns - samples.low().unwrap()).abs() < 1e-9);
+        assert_eq!(
+            (figure.what.as_str(), figure.times, figure.class),
+            ("w (far)", 4, Some(Class::Far))
+        );
     }
 
     #[test]

@@ -216,6 +216,7 @@ mod tests {
             p99_ns: ns * 10.0,
             times: 64_000,
             batch,
+            class: None,
         };
         let mut found = Found {
             figures: vec![figure("exit-user-port", 1234.5, 1), figure("store", 0.94, 32)],

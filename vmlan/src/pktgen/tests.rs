@@ -68,7 +68,7 @@ fn one_size_or_two() {
     refused("-f tx -l 1 -l 2 -l 3", "one size, or two");
     refused("-f tx -l 59", "59 bytes");
     refused("-f tx -l 1514 -l 59", "59 bytes");
-    refused("-f tx -l 9239", "9238");
+    refused("-f tx -l 65536", "65535");
 }
 
 #[test]

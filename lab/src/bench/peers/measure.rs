@@ -8,6 +8,7 @@ use vmlan_harness::{HarnessError, Result, Stop};
 
 use super::guest::GuestCounters;
 use super::switch::{Charged, Rig};
+use crate::probe::limit;
 
 /// Time for frames to spread over the rings.
 const SETTLE: Duration = Duration::from_millis(100);
@@ -35,6 +36,9 @@ pub(super) struct Figures {
     pub(super) frames_per_cpu_s: f64,
     /// Share of the frames sent that never came back.
     pub(super) lost: f64,
+    /// Frames a second that the lines of a frame permit, where that was measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) limit_frames_per_s: Option<f64>,
 }
 
 impl Figures {
@@ -42,6 +46,10 @@ impl Figures {
     pub(super) fn words(&self) -> String {
         let millions = [self.frames_per_s, self.frames_per_cpu_s].map(|rate| rate / 1e6);
         format!("{:.2} Mframes/s, {:.2} Mframes per CPU second", millions[0], millions[1])
+    }
+
+    pub(super) fn of_limit(&self) -> f64 {
+        limit::share(self.frames_per_cpu_s, self.limit_frames_per_s)
     }
 }
 
@@ -117,6 +125,7 @@ fn figures(a: &Reading, b: &Reading, bytes: u32) -> Result<Figures> {
         cpu_switch,
         frames_per_cpu_s: frames_per_s / cpu_switch,
         lost: (1.0 - received as f64 / sent as f64).max(0.0),
+        limit_frames_per_s: None,
     })
 }
 

@@ -18,9 +18,11 @@ use std::collections::BTreeMap;
 use vmlan_harness::{HarnessError, Scratch};
 
 use super::Run;
+use super::raw;
 use super::report::Report;
 use crate::failure::Failure;
 use crate::probe::cores::Cores;
+use crate::probe::limit::{self, Guest, Ring};
 use hugepages::Hugepages;
 use measure::{Figures, measure};
 use switch::{Place, Rig, check};
@@ -90,6 +92,11 @@ impl Peer {
             }
             Self::Vde => "a loop of this program on vde's datagram sockets; CPU: vde_switch",
         }
+    }
+
+    /// Its guest is testpmd, on virtqueues.
+    fn has_virtqueues(self) -> bool {
+        !matches!(self, Self::Bridge | Self::Vde)
     }
 
     /// Of hugepages, in MiB: 160 for a testpmd, and Open vSwitch's pool.
@@ -179,6 +186,10 @@ impl Rigs<'_> {
         let found = rig.resume().and_then(|()| measure(rig, &stop, time, what.bytes));
         let paused = rig.pause(&stop);
         let found = found.and_then(|figures| paused.map(|()| figures));
+        // Nobody uses the cores now.
+        let limit = (raw::has_limit(what.bytes) && what.peer.has_virtqueues())
+            .then(|| limit::frames_per_s(Ring::Split, Guest::Testpmd).ok());
+        let found = found.map(|figures| Figures { limit_frames_per_s: limit.flatten(), ..figures });
         found.map_err(|error| {
             // The next cell starts it anew.
             self.all.remove(&what.peer);

@@ -4,6 +4,7 @@ use serde_json::json;
 
 use super::super::Samples;
 use super::super::plot::{Figure, Panel, X};
+use super::super::raw::LIMIT;
 use super::super::report::{Report, Table, cells, goal_rows, number};
 use super::measure::Figures;
 use super::switch::ovs_versions;
@@ -36,7 +37,7 @@ fn goal(bytes: u32, class: Class) -> f64 {
 
 pub(super) fn report(peers: &[Peer], sizes: &[u32], all: &Results<'_>) -> Result<Report, Failure> {
     let keys = |w: &Case| json!({ "peer": w.peer.name(), "bytes": w.bytes });
-    let mut notes = vec![NOTE.to_owned(), alike::NOTE.to_owned()];
+    let mut notes = vec![NOTE.to_owned(), alike::NOTE.to_owned(), LIMIT.to_owned()];
     notes.extend(versions(peers).map(|version| format!("- {version}")));
     notes.extend(peers.iter().map(|peer| format!("- {}: {}", peer.name(), peer.note())));
     Ok(Report {
@@ -114,6 +115,7 @@ fn rows(all: &Results<'_>) -> Table {
         "Gbit/s",
         "CPU of the switch",
         "Mframes per CPU second",
+        "of the limit",
         "lost, most",
         "others' CPU",
         "stolen",
@@ -139,6 +141,7 @@ fn rows(all: &Results<'_>) -> Table {
                 middle(of(|f| f.gbit_per_s)),
                 middle(of(|f| f.cpu_switch)),
                 words(of(|f| f.frames_per_cpu_s / 1e6)),
+                words(of(Figures::of_limit)),
                 format!("{lost:.2} %"),
                 format!("{others:.2}"),
                 format!("{stolen:.2}"),
@@ -185,6 +188,7 @@ mod tests {
             cpu_switch: 0.5,
             frames_per_cpu_s,
             lost: 0.001,
+            limit_frames_per_s: Some(1e7),
         }
     }
 
@@ -226,6 +230,10 @@ mod tests {
         );
         let each = rows(&all);
         assert_eq!(each.rows[0][..5].join(" "), "ovs-dpdk 60 near 6 1.00 [0.62, 1.38]");
+        assert_eq!(
+            (each.heads[8].as_str(), each.rows[0][8].as_str()),
+            ("of the limit", "0.20 [0.12, 0.28]")
+        );
         assert!(figure(&peers, &[60], &all).svg("").unwrap().contains("policies"));
     }
 }

@@ -92,6 +92,7 @@ fn found(names: &[(&str, f64)]) -> Found {
         p99_ns: *ns,
         times: 1,
         batch: 1,
+        class: None,
     };
     Found { figures: names.iter().map(figure).collect(), ..Found::default() }
 }
