@@ -42,13 +42,12 @@ static SANDBOX: OnceLock<Sandbox> = OnceLock::new();
 /// Restricts this process. To be called once, before any other thread exists: threads inherit it.
 ///
 /// What the kernel, or the container the switch runs in, does not offer is left out, and said in
-/// one line of the log each. With `real_time` each thread may choose its scheduling until it enters
-/// ([`enter`]).
-pub fn start(places: &Places, real_time: bool) {
+/// one line of the log each.
+pub fn start(places: &Places) {
     look_at_clocks();
     // A backtrace would need files that no thread may open.
     std::panic::set_hook(Box::new(|panic| log::error!("{panic}")));
-    let mut lacking = rights::give_up(real_time);
+    let mut lacking = rights::give_up();
     let files = files::restrict(places).unwrap_or_else(|why| {
         lacking.push(why);
         files::Files::default()

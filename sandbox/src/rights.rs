@@ -21,9 +21,8 @@ const KEPT: CapabilitySet = CapabilitySet::NET_ADMIN
     .union(CapabilitySet::FOWNER);
 
 /// Gives up what no thread of a switch needs. Returns what could not be given up.
-pub(crate) fn give_up(real_time: bool) -> Vec<String> {
-    let scheduling = if real_time { CapabilitySet::SYS_NICE } else { CapabilitySet::empty() };
-    give_up_but(KEPT | scheduling)
+pub(crate) fn give_up() -> Vec<String> {
+    give_up_but(KEPT)
 }
 
 /// Gives up everything. What cannot be is no reason to stop; the switch tells of it.

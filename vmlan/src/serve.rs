@@ -9,7 +9,6 @@ use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 
-use rustix::mm::{MlockAllFlags, mlockall};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{CpuSet, sched_getaffinity};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -30,7 +29,7 @@ use vmlan_engine::action::Action;
 use vmlan_engine::control_thread::{self, End};
 use vmlan_engine::info::{PortInfo, ProcessInfo};
 use vmlan_engine::ports::Ports;
-use vmlan_engine::worker::{Crew, Workers};
+use vmlan_engine::worker::Workers;
 use vmlan_frame::error_chain;
 use vmlan_keeper::hold::{Hold, Holder, Store};
 use vmlan_sandbox::Places;
@@ -165,23 +164,13 @@ fn start(
     };
     if running.sandbox == OnOff::On {
         // No thread exists yet: all of them inherit it.
-        vmlan_sandbox::start(&places(running, plan), running.low_latency == OnOff::On);
+        vmlan_sandbox::start(&places(running, plan));
     }
     stop_on_signal(signals, sender.clone(), hold.is_some())?;
     let switch = Switch::new(running.options.clone());
-    let crew = Crew {
-        workers: running.workers,
-        cpus: running.cpus.numbers().to_vec(),
-        real_time: running.low_latency == OnOff::On,
-        spin: running.spin,
-    };
-    if crew.real_time
-        && let Err(e) = mlockall(MlockAllFlags::CURRENT)
-    {
-        log::warn!("low-latency: the switch's memory may be paged out: {e}: see ulimit -l");
-    }
-    let workers =
-        Workers::start_as(&crew, switch.clone()).map_err(|e| failed("start the workers", e))?;
+    let cpus = running.cpus.numbers();
+    let workers = Workers::start_on(running.workers, cpus, running.spin, switch.clone())
+        .map_err(|e| failed("start the workers", e))?;
     let changed = sender.clone();
     let mut ports = Ports::new(workers, switch, move || {
         // The control thread is gone only when everything is being closed.

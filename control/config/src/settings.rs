@@ -34,8 +34,6 @@ pub struct Running {
     pub workers: usize,
     /// The CPUs that they run on, one on each; none: wherever the kernel has them run.
     pub cpus: CpuList,
-    /// Whether they run before all ordinary threads.
-    pub low_latency: OnOff,
     /// How long a worker looks for frames before it sleeps.
     pub spin: Duration,
     /// Path of the API's socket.
@@ -130,7 +128,6 @@ impl Settings {
         let running = Running {
             workers,
             cpus,
-            low_latency: table.low_latency.or(file.low_latency).unwrap_or(OnOff::Off),
             spin,
             api,
             api_mode,
@@ -176,11 +173,6 @@ impl Running {
             ("api", api, self.api.display().to_string()),
             ("api-mode", mode, octal(self.api_mode)),
             ("sandbox", file.sandbox.map(|s| s.name().into()), self.sandbox.name().into()),
-            (
-                "low-latency",
-                file.low_latency.map(|on| on.name().into()),
-                self.low_latency.name().into(),
-            ),
             ("cpus", file.cpus.as_ref().map(CpuList::to_string), self.cpus.to_string()),
             ("allow-dir", self.not_allowed(&file.allow_dir), list(&self.allow_dir)),
         ];

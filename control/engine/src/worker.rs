@@ -22,7 +22,6 @@ mod idle_rings;
 mod mailbox;
 mod mapped_doorbells;
 mod naps;
-mod place;
 mod run;
 mod signal;
 #[cfg(test)]
@@ -39,7 +38,6 @@ use vmlan_switch::policy::Policy;
 use vmlan_switch::{Entry, MAX_PORTS, PortId, Switch, Table};
 
 use mailbox::{Assignment, Mailbox};
-use place::Place;
 use run::Run;
 use watchdog::Watchdog;
 
@@ -47,19 +45,6 @@ use watchdog::Watchdog;
 #[derive(Debug, thiserror::Error)]
 #[error("the switch has {MAX_PORTS} ports already")]
 pub struct Full;
-
-/// How many workers there are, and how they run.
-#[derive(Clone, Debug, Default)]
-#[allow(missing_docs, reason = "the names say it")]
-pub struct Crew {
-    pub workers: usize,
-    /// A CPU for each; those without one run anywhere.
-    pub cpus: Vec<usize>,
-    /// Before all ordinary threads (`SCHED_FIFO`), where that is permitted.
-    pub real_time: bool,
-    /// How long they look for frames before they sleep.
-    pub spin: Duration,
-}
 
 /// What all workers know of each other.
 struct Shared {
@@ -95,15 +80,19 @@ impl Workers {
     /// # Errors
     /// Those of creating eventfds, epoll instances and threads.
     pub fn start(n: usize, spin: Duration, switch: Arc<Switch>) -> io::Result<Self> {
-        Self::start_as(&Crew { workers: n, spin, ..Crew::default() }, switch)
+        Self::start_on(n, &[], spin, switch)
     }
 
-    /// As [`Workers::start`].
+    /// As [`Workers::start`], each on its CPU; those without one run anywhere.
     ///
     /// # Errors
     /// As [`Workers::start`].
-    pub fn start_as(crew: &Crew, switch: Arc<Switch>) -> io::Result<Self> {
-        let Crew { workers: n, spin, .. } = *crew;
+    pub fn start_on(
+        n: usize,
+        cpus: &[usize],
+        spin: Duration,
+        switch: Arc<Switch>,
+    ) -> io::Result<Self> {
         let slots = (0..n.max(1)).map(Mailbox::new).collect::<io::Result<Vec<_>>>()?;
         let watchdog = Watchdog::new()?;
         let shared = Shared {
@@ -119,9 +108,8 @@ impl Workers {
         let workers = Self { shared, plan: Mutex::default(), threads: Mutex::default() };
         let mut threads = Vec::new();
         for slot in &workers.shared.slots {
-            let place =
-                Place { cpu: crew.cpus.get(slot.index()).copied(), real_time: crew.real_time };
-            let run = Run::new(workers.shared.clone(), slot.clone(), place)?;
+            let cpu = cpus.get(slot.index()).copied();
+            let run = Run::new(workers.shared.clone(), slot.clone(), cpu)?;
             let name = format!("worker{}", slot.index());
             threads.push(std::thread::Builder::new().name(name).spawn(move || run.run())?);
         }

@@ -30,11 +30,6 @@ pub(super) struct SwitchArgs {
     /// kernel has them run]
     #[arg(long, value_name = "LIST")]
     cpus: Option<CpuList>,
-    /// Workers run before all ordinary threads (SCHED_FIFO), and the switch's memory stays in RAM:
-    /// for switches with CPUs of their own, see --cpus [default: off]
-    #[arg(long, value_name = "on|off", num_args = 0..=1, default_missing_value = "on",
-        require_equals = true)]
-    low_latency: Option<OnOff>,
     /// Microseconds a worker looks for frames before it sleeps [default: 20]
     #[arg(long, value_name = "MICROSECONDS")]
     spin: Option<u32>,
@@ -92,7 +87,6 @@ impl SwitchArgs {
         let table = SwitchTable {
             workers: self.workers,
             cpus: self.cpus,
-            low_latency: self.low_latency,
             api: self.api,
             api_mode: self.api_mode,
             spin: self.spin,

@@ -20,7 +20,7 @@ pub(super) struct Lines {
 
 impl Lines {
     pub(super) fn new(text: &str, path: &Path) -> Self {
-        let texts = ["api", "api-mode", "cpus", "low-latency", "sandbox", "allow-dir"];
+        let texts = ["api", "api-mode", "cpus", "sandbox", "allow-dir"];
         let words = Range::ALL.iter().map(|range| range.key).chain(texts);
         let lines = words.filter_map(|key| Some((Some(key.into()), line_of_key(text, key)?)));
         let found = HashMap::from([("switch".to_owned(), lines.collect())]);

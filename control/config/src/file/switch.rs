@@ -18,8 +18,6 @@ pub struct SwitchTable {
     pub api: Option<PathBuf>,
     /// Permission bits of the API's socket, in octal.
     pub api_mode: Option<String>,
-    /// Whether workers run before all ordinary threads.
-    pub low_latency: Option<OnOff>,
     /// Microseconds a worker looks for frames before it sleeps.
     pub spin: Option<u32>,
     /// Seconds an address is remembered.

@@ -163,10 +163,6 @@ fn what_needs_a_restart_is_told() {
         ("[switch]\nfdb-entries = 64\n", "fdb-entries=64: the switch runs with 131072"),
         ("[switch]\nfull-wait = 1\n", "full-wait=1"),
         ("[switch]\nsandbox = 'off'\n", "sandbox=off: the switch runs with on"),
-        (
-            "[switch]\nlow-latency = 'on'\n",
-            "f:2: [switch] low-latency=on: the switch runs with off",
-        ),
         ("[switch]\nallow-dir = ['/srv']\n", "allow-dir=['/srv']: the switch runs with []"),
     ] {
         let text = differs(file).unwrap();

@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use rustix::event::epoll;
+use rustix::thread::{CpuSet, sched_setaffinity};
 use vmlan_frame::{BATCH, Doorbell, Port};
 use vmlan_switch::policy::Shares;
 use vmlan_switch::{Breath, Forwarder, PortId, Table};
@@ -18,7 +19,6 @@ use super::idle_rings::{self, IdleRings};
 use super::mailbox::{Assignment, Mailbox};
 use super::mapped_doorbells::{self, MappedPorts};
 use super::naps::Naps;
-use super::place::Place;
 use super::signal;
 
 /// The event data of the worker's own alarm; ports use their numbers.
@@ -135,6 +135,15 @@ pub(super) fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
+/// From now on the calling thread runs on one CPU.
+fn keep_to(cpu: usize) {
+    let mut set = CpuSet::new();
+    set.set(cpu);
+    if let Err(e) = sched_setaffinity(None, &set) {
+        log::warn!("a worker cannot keep to CPU {cpu}: {e}");
+    }
+}
+
 fn earlier(a: Option<u64>, b: u64) -> Option<u64> {
     Some(a.map_or(b, |a| a.min(b)))
 }
@@ -156,7 +165,8 @@ enum Woken {
 pub(super) struct Run {
     shared: Arc<Shared>,
     slot: Arc<Mailbox>,
-    place: Place,
+    /// Where it runs; `None`: anywhere.
+    cpu: Option<usize>,
     epoll: OwnedFd,
     table: Arc<Table>,
     own: Vec<Own>,
@@ -176,7 +186,11 @@ pub(super) struct Run {
 }
 
 impl Run {
-    pub(super) fn new(shared: Arc<Shared>, slot: Arc<Mailbox>, place: Place) -> io::Result<Self> {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        slot: Arc<Mailbox>,
+        cpu: Option<usize>,
+    ) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let edge = epoll::EventFlags::IN | epoll::EventFlags::ET;
         epoll::add(&epoll, slot.alarm(), epoll::EventData::new_u64(ALARM), edge)?;
@@ -185,7 +199,7 @@ impl Run {
             idle: Idle::new(shared.spin),
             shared,
             slot,
-            place,
+            cpu,
             epoll,
             table: Arc::default(),
             own: Vec::new(),
@@ -200,7 +214,9 @@ impl Run {
     }
 
     pub(super) fn run(mut self) {
-        self.place.take();
+        if let Some(cpu) = self.cpu {
+            keep_to(cpu);
+        }
         vmlan_sandbox::enter(vmlan_sandbox::Thread::Worker);
         self.slot.thread.store(signal::this_thread(), Ordering::SeqCst);
         // Where it cannot be set, sleeps last a little longer.

@@ -1,5 +1,4 @@
-//! A signal that only interrupts, and a thread's priority: the few system calls without a safe
-//! wrapper.
+//! A signal that only interrupts: the few system calls without a safe wrapper.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -33,15 +32,4 @@ pub(super) fn interrupt_thread(tid: i32) {
         // SAFETY: tgkill takes three integers; INTERRUPT has a handler, so nothing dies.
         unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), tid, INTERRUPT) };
     }
-}
-
-/// The calling thread runs before all ordinary ones, as the last of those that do.
-pub(super) fn run_before_others() -> io::Result<()> {
-    // SAFETY: an all-zero sched_param is a valid value of this plain C struct; the call reads it.
-    let r = unsafe {
-        let mut param: libc::sched_param = std::mem::zeroed();
-        param.sched_priority = libc::sched_get_priority_min(libc::SCHED_FIFO);
-        libc::sched_setscheduler(0, libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, &raw const param)
-    };
-    if r == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
