@@ -127,6 +127,12 @@ impl<'m> SliceMut<'m> {
     pub fn prefetch(&self) {
         bytes::prefetch(self.bytes.as_ptr(), true);
     }
+
+    /// As [`SliceMut::prefetch`], of the line that has the byte at `offset`.
+    #[inline]
+    pub fn prefetch_at(&self, offset: usize) {
+        bytes::prefetch(self.bytes.sub(offset, 1).as_ptr(), true);
+    }
 }
 
 /// Asks the CPU to fetch the cache line of one of our own values.

@@ -272,6 +272,8 @@ impl<'q> Visit<'q> {
         }
         let buffer = self.map.slice_mut(desc.addr, need)?;
         buffer.prefetch();
+        // A short frame's header and end are in two lines.
+        buffer.prefetch_at(64.min(need - 1));
         queue.stage(self.map, head, u32::try_from(need).ok()?);
         queue.next = queue.next.wrapping_add(1);
         Some((buffer, desc.addr))
