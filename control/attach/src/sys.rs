@@ -18,10 +18,10 @@ fn check(ret: c_int) -> io::Result<()> {
 }
 
 /// Where the next peek at `sock` begins (`SO_PEEK_OFF`, unix(7)). Each peek moves it on, and what
-/// is received moves it back.
+/// is received moves it back. 0 if none was ever made.
 ///
 /// # Errors
-/// That of the system, or `InvalidData`: peeks begin where the bytes do.
+/// That of the system.
 pub fn peek_offset(sock: BorrowedFd<'_>) -> io::Result<usize> {
     let (mut place, mut len): (c_int, _) =
         (0, libc::socklen_t::try_from(size_of::<c_int>()).unwrap_or(0));
@@ -31,7 +31,7 @@ pub fn peek_offset(sock: BorrowedFd<'_>) -> io::Result<usize> {
         let name = libc::SO_PEEK_OFF;
         libc::getsockopt(sock.as_raw_fd(), libc::SOL_SOCKET, name, to, &raw mut len)
     })?;
-    usize::try_from(place).map_err(|_| io::ErrorKind::InvalidData.into())
+    Ok(usize::try_from(place).unwrap_or(0))
 }
 
 /// Has the next peek at `sock` begin behind so many bytes.

@@ -1,9 +1,10 @@
 //! Cost of the r8169's data path for each frame: `r8169_path [BYTES] [ROUNDS] [FRAMES] [BURST]
-//! [held]`.
+//! [held|not] [csb]`.
 //!
 //! Guest and device take turns in one thread, as in `e1000_path local` (for callgrind: everything
 //! is in the cache). One descriptor for each frame. `held`: what of the chip outlives its process
-//! is noted. Prints the fastest of the rounds, since the machine is shared.
+//! is noted. `csb`: what is posted is announced in the CSB. Prints the fastest of the rounds, since
+//! the machine is shared.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -50,12 +51,14 @@ struct Ring {
     desc: Window,
     buffers: u64,
     next: u32,
+    /// Where it is announced.
+    csb: Option<(Window, usize)>,
 }
 
 impl Ring {
     fn new(map: &Arc<Map>, at: u64) -> Self {
         let desc = map.window(at, 16 * SIZE as usize, 16).expect("inside");
-        let mut ring = Self { map: map.clone(), desc, buffers: at + 0x1_0000, next: 0 };
+        let mut ring = Self { map: map.clone(), desc, buffers: at + 0x1_0000, next: 0, csb: None };
         for _ in 0..SIZE {
             ring.desc.set_u64(16 * ring.next as usize + 8, ring.buffer(), Ordering::Relaxed);
             ring.put(0);
@@ -65,6 +68,22 @@ impl Ring {
 
     fn buffer(&self) -> u64 {
         self.buffers + STRIDE * u64::from(self.next)
+    }
+
+    /// What is posted is announced in the CSB at `at` from now on, in its `word`.
+    fn use_csb(&mut self, chip: &R8169, at: u32, word: usize) {
+        let csb = self.map.window(at.into(), 0x68, 4).expect("inside");
+        chip.write(Space::Bar(1), 0xf4, &[0; 4]);
+        chip.write(Space::Bar(1), 0xf0, &at.to_le_bytes());
+        csb.set_u32(0x0c, 1, Ordering::Release);
+        self.csb = Some((csb, word));
+        self.announce();
+    }
+
+    fn announce(&self) {
+        if let Some((csb, word)) = &self.csb {
+            csb.set_u32(*word, self.next, Ordering::Release);
+        }
     }
 
     /// The next descriptor is the guest's.
@@ -82,11 +101,12 @@ impl Ring {
     fn send(&mut self, frame: &[u8], burst: u32) {
         for _ in 0..burst {
             if !self.is_ours() {
-                return;
+                break;
             }
             self.map.slice_mut(self.buffer(), frame.len()).expect("inside").write(0, frame);
             self.put(OWN | WHOLE | u32::try_from(frame.len()).expect("a length"));
         }
+        self.announce();
     }
 
     /// Takes what was received, and posts its buffers again.
@@ -97,6 +117,7 @@ impl Ring {
             sum += u64::from(bytes.map_or(0, |b| b[0]));
             self.put(OWN | 2048);
         }
+        self.announce();
         std::hint::black_box(sum);
     }
 }
@@ -132,9 +153,13 @@ fn pull_tx(chip: &R8169, batch: &mut Batch<'static>, sink: &mut dyn Sink) -> usi
     chip.pull(batch, 256, sink)
 }
 
+fn has_csb() -> bool {
+    std::env::args().nth(6).as_deref() == Some("csb")
+}
+
 /// A chip that its driver has brought up with one ring, whose address is in the register `at`.
 fn chip(map: &Arc<Map>, at: u64, ring: u32, command: u8) -> R8169 {
-    let config = Config { mac: Mac::new([2; 6]), irq_rate_max: 0, csb: false };
+    let config = Config { mac: Mac::new([2; 6]), irq_rate_max: 0, csb: has_csb() };
     let chip = R8169::new(config, Arc::new(Quiet(Instant::now())));
     if std::env::args().nth(5).as_deref() == Some("held") {
         assert!(chip.hold(memory(HELD as u64).window(0, HELD, 4).expect("memory")));
@@ -162,6 +187,10 @@ fn main() {
     let tx = chip(&map, 0x20, 0x100, 4);
     let rx = chip(&map, 0xe4, u32::try_from(RX_RING).expect("below 4 GiB"), 8);
     b.reap();
+    if has_csb() {
+        a.use_csb(&tx, 0x3f_0000, 0);
+        b.use_csb(&rx, 0x3f_1000, 0x10);
+    }
     let mut frame = vec![0; bytes];
     frame[..12].copy_from_slice(&[2, 2, 2, 2, 2, 2, 4, 4, 4, 4, 4, 4]);
     let mut batch = Batch::new();

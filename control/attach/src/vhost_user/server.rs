@@ -308,7 +308,9 @@ impl Server {
         let (controls, adopted, deaths) = (0, 0, 0);
         self.served = Some(Served { connection, session, controls, adopted, deaths });
         // Before anything is answered.
+        point();
         self.keep();
+        point();
         self.fault = None;
         self.log.connected();
         self.note();

@@ -256,7 +256,14 @@ impl CsbSide {
         let mut word = self.word(csb);
         for _ in 0..TRIES {
             let known = register.raw();
-            if word >= size || known == word || register.replace(known, word) {
+            // Once the CSB is off the register has what the guest has written there since.
+            if word >= size || known == word || !csb.is_on() {
+                break;
+            }
+            // Noted first: without the word, a kick from before it would be the tail.
+            self.last = word;
+            self.note();
+            if register.replace(known, word) {
                 break;
             }
             // A kick has arrived: the word may have moved on before it.
@@ -382,5 +389,85 @@ impl Stateful for Tail {
         let tail = Self::of(kind.into(), word).filter(|_| kind == 1 || word == 0);
         io.check(tail.is_some());
         *self = tail.unwrap_or(Self::Register);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+    use crate::chip::fixture::memory;
+    use crate::chip::held::HELD;
+    use crate::chip::held_judge::words::{CSB_ON, GUEST_TDT};
+
+    /// What else happens to a register.
+    type Meanwhile<'t> = &'t dyn Fn(&Cell<u32>);
+
+    /// A register of which much happens while it is looked at: at the first look, at the second,
+    /// and before it is replaced.
+    struct Busy<'t> {
+        value: Cell<u32>,
+        meanwhile: [Meanwhile<'t>; 3],
+    }
+
+    impl Register for Busy<'_> {
+        fn get(&self) -> u32 {
+            let value = self.value.get();
+            self.meanwhile[0](&self.value);
+            value
+        }
+        fn raw(&self) -> u32 {
+            self.meanwhile[1](&self.value);
+            self.value.get()
+        }
+        fn replace(&self, old: u32, new: u32) -> bool {
+            self.meanwhile[2](&self.value);
+            let same = self.value.get() == old;
+            self.value.set(if same { new } else { self.value.get() });
+            same
+        }
+    }
+
+    /// A side whose CSB is on, with the words of that, and what is noted of the side.
+    fn side() -> (CsbSide, impl Fn(u64, u32), impl Fn() -> u32) {
+        let (map, outlives) = (memory(0x1000), memory(HELD as u64));
+        let mut side = CsbSide::new(Direction::Transmit);
+        side.hold(&Held::new(outlives.window(0, HELD, 8).unwrap()));
+        side.place(Some(Csb::find(&map, 0, &Arc::default()).unwrap()));
+        let put =
+            move |at, value| map.window(at, 4, 4).unwrap().set_u32(0, value, Ordering::SeqCst);
+        put(CSB_ON, 1);
+        let noted = outlives.window(36, 4, 4).unwrap();
+        (side, put, move || noted.u32(0, Ordering::SeqCst))
+    }
+
+    /// It may die there, and a kick that is older than the word may come then.
+    #[test]
+    fn that_a_word_is_believed_is_noted_before_the_register_follows() {
+        let (mut side, put, noted) = side();
+        let publishes = |_: &Cell<u32>| put(GUEST_TDT, 2);
+        let is_noted = |_: &Cell<u32>| assert_eq!(noted(), 2);
+        let meanwhile: [Meanwhile<'_>; 3] = [&publishes, &|_| (), &is_noted];
+        let register = Busy { value: Cell::new(0), meanwhile };
+        assert_eq!(side.tail(&register, 32, false), 2);
+        assert_eq!(register.value.get(), 2);
+    }
+
+    /// The guest turns the CSB off, and writes the register, after the device has seen it on.
+    #[test]
+    fn a_register_that_counts_again_is_not_overwritten() {
+        let (mut side, put, _) = side();
+        let publishes = |_: &Cell<u32>| put(GUEST_TDT, 2);
+        let turns_off = |value: &Cell<u32>| {
+            put(CSB_ON, 0);
+            value.set(3);
+        };
+        let meanwhile: [Meanwhile<'_>; 3] = [&publishes, &turns_off, &|_| ()];
+        let mut register = Busy { value: Cell::new(0), meanwhile };
+        side.tail(&register, 32, false);
+        assert_eq!(register.value.get(), 3);
+        register.meanwhile = [&|_| (); 3];
+        assert_eq!(side.tail(&register, 32, false), 3);
     }
 }

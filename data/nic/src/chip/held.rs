@@ -41,8 +41,9 @@
 //!
 //! Where it is, and whether messages say all, is noted while both sides are stopped. A side whose
 //! tail is in the CSB has a word that says how far it is believed ([`super::csb::CsbSide`]): before
-//! the guest is told that it need not kick, and, once it has turned the CSB off, only when the
-//! register has the later of both tails. All else in there is the guest's, or is said again.
+//! the register follows it or the guest is told that it need not kick, and, once it has turned the
+//! CSB off, only when the register has the later of both tails. All else in there is the guest's,
+//! or is said again.
 //!
 //! # Whom to believe
 //!

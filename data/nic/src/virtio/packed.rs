@@ -26,6 +26,7 @@ use super::desc::{Desc, NEXT, WRITE};
 use super::queue::{AnyQueue, HEADS, Queue, Ring};
 use super::{Fault, Features, Inflight, Rings, feature};
 use crate::bits::low32;
+use crate::chip::held::point;
 use crate::notify::packed::{self, DISABLE, Event, PackedFields};
 use list::List;
 use place::Place;
@@ -263,6 +264,7 @@ impl Queue<Packed> {
         }
         let flags = used(wrap) | if len > 0 { WRITE } else { 0 };
         let word = u64::from(len) | u64::from(id) << 32 | u64::from(flags) << 48;
+        point();
         self.layout.ring.set_u64(off(slot) + 8, word, Release);
         self.layout.behind.pass(count, self.rings.size);
         self.layout.taken = self.layout.taken.saturating_sub(count);
@@ -397,6 +399,7 @@ impl Ring for Queue<Packed> {
         self.layout.staged.clear();
         self.done = self.done.wrapping_add(crate::bits::small(n));
         let count = before - self.layout.taken;
+        point();
         self.log_descriptors(map, from, count);
         let (size, to) = (self.rings.size, self.layout.behind);
         match packed::publish(self, to.event(), count, size) {
@@ -437,6 +440,11 @@ impl Ring for Queue<Packed> {
         let Place { slot, wrap } = self.layout.behind;
         let (slot, wrap) = (u64::from(slot), u64::from(wrap));
         let word = slot | slot << 16 | wrap << 32 | wrap << 40;
+        point();
         inflight.window.set_u64(inflight.offset, word, Release);
+    }
+
+    fn mark_published(&self, map: &Map) {
+        self.log_descriptors(map, Place::START, self.rings.size);
     }
 }

@@ -114,6 +114,9 @@ pub(super) trait Ring: Sized {
 
     /// Notes how far it came in the inflight region.
     fn note(&self, inflight: &Inflight);
+
+    /// Marks as written what a predecessor that was killed may have published, and not marked.
+    fn mark_published(&self, map: &Map);
 }
 
 impl<L> Queue<L>
@@ -215,11 +218,13 @@ impl AnyQueue {
         features: Features,
         staged: usize,
     ) -> Result<Self, Fault> {
-        if features.has(feature::RING_PACKED) {
-            Queue::<Packed>::new(rings, map, features, staged).map(Self::Packed)
+        let queue = if features.has(feature::RING_PACKED) {
+            Self::Packed(Queue::<Packed>::new(rings, map, features, staged)?)
         } else {
-            Queue::<Split>::new(rings, map, features).map(Self::Split)
-        }
+            Self::Split(Queue::<Split>::new(rings, map, features)?)
+        };
+        either!(&queue, q => q.mark_published(map));
+        Ok(queue)
     }
 
     /// Moves to another map, or other features, with all indexes kept.
@@ -232,7 +237,11 @@ impl AnyQueue {
     }
 
     pub(super) fn set_inflight(&mut self, inflight: Option<Inflight>) {
-        either!(self, q => q.inflight = inflight);
+        // A predecessor may have published without noting it.
+        either!(self, q => {
+            inflight.iter().for_each(|inflight| q.note(inflight));
+            q.inflight = inflight;
+        });
     }
 
     /// Sets or removes the interrupt; what was published before it existed is reported now.

@@ -9,6 +9,7 @@ use super::packed::Packed;
 use super::queue::{HEADS, Queue, Ring, either};
 use super::split::Split;
 use super::{Fault, Net, feature, header};
+use crate::chip::held::point;
 
 /// Frames for which buffers are found, and asked for, before the first is copied.
 const CHUNK: usize = 32;
@@ -332,6 +333,7 @@ impl<'q> Visit<'q> {
                 buffer.write(0, header.get(..self.hlen).unwrap_or_default());
             }
             frame.write_to(buffer, self.hlen);
+            point();
             self.map.mark_dirty(*gpa, buffer.len());
         }
     }

@@ -18,6 +18,7 @@ use super::desc::{Chain, Desc};
 use super::queue::{AnyQueue, HEADS, Queue, Ring};
 use super::{Fault, Features, Inflight, Rings, feature};
 use crate::bits::small;
+use crate::chip::held::point;
 use crate::notify::virtqueue::{self, VirtqueueFields};
 
 /// What only a split ring has.
@@ -48,7 +49,9 @@ impl VirtqueueFields for Queue<Split> {
     }
     #[inline]
     fn set_used_idx(&self, idx: u16) {
+        point();
         self.layout.used.set_u16(2, idx, Release);
+        point();
         self.log_used(2, 2);
     }
     fn set_used_flags(&self, flags: u16) {
@@ -111,6 +114,7 @@ impl Queue<Split> {
             if let Some(mut ring) = map.slice_mut(self.layout.used.gpa() + off as u64, 8 * n) {
                 ring.write(0, now.as_flattened());
             }
+            point();
             self.log_used(off, 8 * n);
             self.layout.entries_at = self.layout.entries_at.wrapping_add(small(n));
             entries = later;
@@ -258,6 +262,12 @@ impl Ring for Queue<Split> {
     }
 
     fn note(&self, inflight: &Inflight) {
+        point();
         inflight.window.set_u16(inflight.offset, self.done, Release);
+    }
+
+    /// Entries that are not published are written again.
+    fn mark_published(&self, _: &Map) {
+        self.log_used(2, 2);
     }
 }

@@ -1,10 +1,13 @@
 //! A switch that dies at every point of serving a front end's messages: the next goes on, each
 //! message has its effect once, and is answered once.
 
+use std::fs::File;
 use std::io::Read as _;
-use std::os::fd::BorrowedFd;
-use std::os::unix::net::UnixStream;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt as _;
+use std::os::unix::net::{UnixListener, UnixStream};
 
+use vmlan_frame::{Batch, Offload};
 use vmlan_keeper::hold::{Held, Hold, HoldError};
 
 use super::super::wire::{Request, protocol};
@@ -60,11 +63,11 @@ struct World {
     waker: Arc<Waker>,
     server: Server,
     front: UnixStream,
-    _file: SocketFile,
+    /// Where the port connects to.
+    listener: Option<UnixListener>,
+    _file: Option<SocketFile>,
     _dir: tempfile::TempDir,
 }
-
-const NIC: &str = "virtio-net,queues=1";
 
 fn server(
     config: &Config,
@@ -74,7 +77,7 @@ fn server(
     (file, found): (Option<&SocketFile>, Option<FoundClient>),
 ) -> Server {
     let port = Arc::new(VhostUserPort::new(Arc::clone(waker), 2).unwrap());
-    let keeping = Keeping::new(hold.clone(), "port".to_owned(), NIC.to_owned(), file);
+    let keeping = Keeping::new(hold.clone(), "port".to_owned(), config.nic(), file);
     let (standing, details) = (Arc::default(), Arc::default());
     let changed: Changed = Arc::new(|| {});
     let kept = (Some(keeping), standing);
@@ -82,21 +85,45 @@ fn server(
 }
 
 impl World {
-    fn new() -> Self {
+    fn new(connect: bool) -> Self {
+        let mut world = Self::waiting(connect);
+        world.meet();
+        world
+    }
+
+    /// Nobody is connected.
+    fn waiting(connect: bool) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s");
-        let config = Config { path: path.clone(), queues: 1, ..Config::default() };
-        let (keeper, file) = listen(Place { path: &path, mode: None, group: None }).unwrap();
+        let config = Config { path: path.clone(), queues: 1, connect, ..Config::default() };
+        let listener = connect.then(|| UnixListener::bind(&path).unwrap());
+        let (keeper, file) = match &listener {
+            Some(_) => (Keeper::new(None).unwrap(), None),
+            None => {
+                let place = Place { path: &path, mode: None, group: None };
+                let (keeper, file) = listen(place).unwrap();
+                (keeper, Some(file))
+            }
+        };
         let (hold, waker) = (Arc::<Memo>::default(), Arc::new(Waker::new().unwrap()));
-        let server = server(&config, &hold, &waker, keeper, (Some(&file), None));
+        let server = server(&config, &hold, &waker, keeper, (file.as_ref(), None));
         server.keep();
-        let front = UnixStream::connect(&path).unwrap();
-        front.set_nonblocking(true).unwrap();
-        let mut world = Self { config, hold, waker, server, front, _file: file, _dir: dir };
-        while world.server.served.is_none() {
-            world.turn();
+        let (front, _) = UnixStream::pair().unwrap();
+        Self { config, hold, waker, server, front, listener, _file: file, _dir: dir }
+    }
+
+    /// Somebody connects, or is connected to.
+    fn meet(&mut self) {
+        if self.listener.is_none() {
+            self.front = UnixStream::connect(&self.config.path).unwrap();
         }
-        world
+        while self.server.served.is_none() {
+            self.turn();
+        }
+        if let Some(listener) = &self.listener {
+            self.front = listener.accept().unwrap().0;
+        }
+        self.front.set_nonblocking(true).unwrap();
     }
 
     fn turn(&mut self) {
@@ -108,9 +135,8 @@ impl World {
     fn serve(&mut self) {
         for _ in 0..10_000 {
             self.turn();
-            let queued =
-                rustix::io::ioctl_fionread(self.server.served.as_ref().unwrap().connection.fd());
-            if queued.unwrap() == 0 {
+            let Some(served) = &self.server.served else { return };
+            if rustix::io::ioctl_fionread(served.connection.fd()).unwrap() == 0 {
                 return;
             }
         }
@@ -120,7 +146,8 @@ impl World {
     /// The switch has died: there is another.
     fn next(&mut self) {
         let held = self.hold.held();
-        let FoundPort { keeper, file, client } = find(&held, &self.config.path, NIC).unwrap();
+        let FoundPort { keeper, file, client } =
+            find(&held, &self.config.path, &self.config.nic()).unwrap();
         let next = server(&self.config, &self.hold, &self.waker, keeper, (file.as_ref(), client));
         // The file is removed once.
         std::mem::forget(file);
@@ -168,44 +195,102 @@ fn words(list: &[u64]) -> Vec<u8> {
     list.iter().flat_map(|w| w.to_ne_bytes()).collect()
 }
 
-type Said = (Request, Vec<u8>, Option<std::os::fd::OwnedFd>);
+type Said = (Request, Vec<u8>, Option<OwnedFd>);
 
 const SIZE: u64 = 0x10000;
 
-/// What an honest front end says, of one queue pair, and takes back in part.
-fn script() -> Vec<Said> {
-    let ram = sealed_memfd(c"ram", 2 * SIZE).unwrap();
-    let ram = || Some(ram.try_clone().unwrap());
-    let event = || Some(eventfd::new().unwrap());
-    let pair = |ring: u64, value: u64| words(&[ring | value << 32]);
-    let features = super::super::FEATURES & !(1 << 26 | 1 << 34);
-    let mut list: Vec<Said> = vec![
-        (Request::GetFeatures, Vec::new(), None),
-        (Request::SetProtocolFeatures, words(&[protocol::OFFERED]), None),
-        (Request::SetOwner, Vec::new(), None),
-        (Request::SetFeatures, words(&[features]), None),
-        (Request::AddMemReg, words(&[0, 0, SIZE, 0, 0]), ram()),
-        (Request::AddMemReg, words(&[0, 1 << 30, SIZE, 1 << 30, SIZE]), ram()),
-        // It overlaps, and is refused.
-        (Request::AddMemReg, words(&[0, SIZE / 2, SIZE, SIZE / 2, 0]), ram()),
-        (Request::NetSetMtu, words(&[1500]), None),
-    ];
-    for ring in 0..2u64 {
-        let at = 0x4000 * ring;
-        list.push((Request::SetVringNum, pair(ring, 16), None));
-        list.push((Request::SetVringBase, pair(ring, 0), None));
-        list.push((Request::SetVringAddr, words(&[ring, at, at + 0x2000, at + 0x1000, 0]), None));
-        list.push((Request::SetVringCall, words(&[ring]), event()));
-        list.push((Request::SetVringKick, words(&[ring]), event()));
-        list.push((Request::SetVringEnable, pair(ring, 1), None));
+/// What a front end has.
+struct Guest {
+    ram: File,
+    log: File,
+    inflight: File,
+}
+
+fn file(len: u64) -> File {
+    sealed_memfd(c"guest", len).unwrap().into()
+}
+
+impl Guest {
+    fn new() -> Self {
+        Self { ram: file(2 * SIZE), log: file(4096), inflight: file(4096) }
     }
-    list.extend([
-        (Request::RemMemReg, words(&[0, 1 << 30, SIZE, 1 << 30, SIZE]), None),
-        (Request::SetStatus, words(&[15]), None),
-        (Request::GetVringBase, pair(1, 0), None),
-        (Request::GetStatus, Vec::new(), None),
-    ]);
-    list
+
+    /// What it says if it is honest, of one queue pair, and takes back in part. `migrates`: its
+    /// guest is being migrated, and what a back end works on is noted.
+    fn script(&self, migrates: bool) -> Vec<Said> {
+        let clone = |file: &File| Some(file.try_clone().unwrap().into());
+        let ram = || clone(&self.ram);
+        let event = || Some(eventfd::new().unwrap());
+        let pair = |ring: u64, value: u64| words(&[ring | value << 32]);
+        let log_all = 1 << 26;
+        let features = super::super::FEATURES & !(log_all | 1 << 34);
+        let addr = |ring: u64, log: u64| {
+            let at = 0x4000 * ring;
+            words(&[ring | log << 32, at, at + 0x2000, at + 0x1000, log * (at + 0x2000)])
+        };
+        let mut list: Vec<Said> = vec![
+            (Request::GetFeatures, Vec::new(), None),
+            (Request::SetProtocolFeatures, words(&[protocol::OFFERED]), None),
+            (Request::SetOwner, Vec::new(), None),
+            (Request::SetFeatures, words(&[features]), None),
+            (Request::AddMemReg, words(&[0, 0, SIZE, 0, 0]), ram()),
+            (Request::AddMemReg, words(&[0, 1 << 30, SIZE, 1 << 30, SIZE]), ram()),
+            // It overlaps, and is refused.
+            (Request::AddMemReg, words(&[0, SIZE / 2, SIZE, SIZE / 2, 0]), ram()),
+            (Request::NetSetMtu, words(&[1500]), None),
+        ];
+        if migrates {
+            // Two virtqueues of 16.
+            let body = words(&[4096, 0, 2 | 16 << 16]);
+            list.push((Request::SetInflightFd, body, clone(&self.inflight)));
+        }
+        for ring in 0..2 {
+            list.push((Request::SetVringNum, pair(ring, 16), None));
+            list.push((Request::SetVringBase, pair(ring, 0), None));
+            list.push((Request::SetVringAddr, addr(ring, 0), None));
+            list.push((Request::SetVringCall, words(&[ring]), event()));
+            list.push((Request::SetVringKick, words(&[ring]), event()));
+            list.push((Request::SetVringEnable, pair(ring, 1), None));
+        }
+        if migrates {
+            list.push((Request::SetLogBase, words(&[4096, 0]), clone(&self.log)));
+            list.push((Request::SetFeatures, words(&[features | log_all]), None));
+            list.extend((0..2).map(|ring| (Request::SetVringAddr, addr(ring, 1), None)));
+        }
+        list.extend([
+            (Request::RemMemReg, words(&[0, 1 << 30, SIZE, 1 << 30, SIZE]), None),
+            (Request::SetStatus, words(&[15]), None),
+            (Request::GetVringBase, pair(1, 0), None),
+            (Request::GetStatus, Vec::new(), None),
+        ]);
+        list
+    }
+
+    fn script_of(migrates: bool) -> (Self, Vec<Said>) {
+        let guest = Self::new();
+        let script = guest.script(migrates);
+        (guest, script)
+    }
+
+    /// A frame to it: its buffer and its used ring are logged, and the used index is noted.
+    fn assert_migrates(&self, port: &VhostUserPort) {
+        let write = |file: &File, at: u64, bytes: &[u8]| file.write_all_at(bytes, at).unwrap();
+        write(&self.log, 0, &[0; 4096]);
+        // Address, length, WRITE; then avail.idx and its entry.
+        write(&self.ram, 0, &words(&[0x9000, 2048 | 2 << 32]));
+        write(&self.ram, 0x1002, &[1, 0, 0, 0]);
+        let (mut batch, frame) = (Batch::new(), [0; 60]);
+        batch.add_parts(&frame, [], Offload::NONE).unwrap();
+        assert_eq!(port.both().lane_of(0).0.rx.net.push(&batch, &[0], port.counters()), 1);
+        let read = |file: &File, at| {
+            let mut word = [0; 2];
+            file.read_exact_at(&mut word, at).unwrap();
+            u16::from_ne_bytes(word)
+        };
+        assert_eq!(read(&self.ram, 0x2002), 1, "used");
+        assert_eq!(read(&self.log, 0), 1 << 9 | 1 << 2, "the buffer's page and the ring's");
+        assert_eq!(read(&self.inflight, 14), 1, "noted");
+    }
 }
 
 /// Every second one asks for a reply, the two that are not to be done twice among them.
@@ -221,8 +306,8 @@ fn say(world: &World, said: Said, n: usize) {
 
 /// Dies at the so-manieth point of all, and the next at the so-manieth of its own; 0: it lives.
 /// What is left, and whether the first has lived.
-fn run(list: Vec<Said>, points: [u32; 2]) -> (World, bool) {
-    let mut world = World::new();
+fn run(connect: bool, list: Vec<Said>, points: [u32; 2]) -> (World, bool) {
+    let mut world = World::new(connect);
     for (n, said) in list.into_iter().enumerate() {
         say(&world, said, n);
     }
@@ -245,18 +330,26 @@ fn raise_the_limit_of_descriptors() {
     setrlimit(Resource::Nofile, raised).unwrap();
 }
 
-#[test]
-fn each_message_is_done_and_answered_once_wherever_switches_die() {
+/// With so many requests in the record at last.
+fn dies_everywhere(connect: bool, migrates: bool, requests: usize) {
     raise_the_limit_of_descriptors();
-    let (mut world, _) = run(script(), [0, 0]);
-    let (good, state) = (world.replies(), world.state());
-    assert!(!good.1 && good.0.len() > 10 * 20, "{good:?}");
-    assert_eq!(state.len(), 14, "{state:?}");
+    let runs = |points| {
+        let (guest, script) = Guest::script_of(migrates);
+        let (mut world, over) = run(connect, script, points);
+        let found = (world.replies(), world.state());
+        if migrates {
+            guest.assert_migrates(&world.server.port);
+        }
+        (found, over)
+    };
+    let (good, _) = runs([0, 0]);
+    let ((replies, hung_up), state) = &good;
+    assert!(!hung_up && replies.len() > 10 * 20, "{replies:?}");
+    assert_eq!(state.len(), requests, "{state:?}");
     let mut count = 0;
     for first in 1.. {
-        let (mut world, over) = run(script(), [first, 0]);
-        assert_eq!(world.replies(), good, "died at {first}");
-        assert_eq!(world.state(), state, "died at {first}");
+        let (found, over) = runs([first, 0]);
+        assert_eq!(found, good, "died at {first}");
         if over {
             break;
         }
@@ -264,13 +357,68 @@ fn each_message_is_done_and_answered_once_wherever_switches_die() {
         // The next one dies in the midst of what it has to finish.
         if first % 23 == 0 {
             for second in 1..12 {
-                let (mut world, _) = run(script(), [first, second]);
-                assert_eq!(world.replies(), good, "died at {first} and {second}");
-                assert_eq!(world.state(), state, "died at {first} and {second}");
+                assert_eq!(runs([first, second]).0, good, "died at {first} and {second}");
             }
         }
     }
     assert!(count > 200, "{count}");
+}
+
+#[test]
+fn each_message_is_done_and_answered_once_wherever_switches_die() {
+    dies_everywhere(false, false, 14);
+}
+
+/// The port connects to its front end. No page that is written from then on is lost, and the
+/// inflight region is where it was.
+#[test]
+fn a_guest_that_is_migrated_goes_on_being_so() {
+    dies_everywhere(true, true, 16);
+}
+
+/// Wherever the switch dies that connects: somebody is connected in the end, and stays so.
+#[test]
+fn a_port_that_connects_is_connected() {
+    for point in 1.. {
+        let mut world = World::waiting(true);
+        let listener = world.listener.as_ref().unwrap().try_clone().unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let turns = |world: &mut World| {
+            while world.server.served.is_none() {
+                assert!(world.server.turn());
+            }
+        };
+        let over = lives(point, || turns(&mut world));
+        let mut calls = Vec::from_iter(listener.accept());
+        let held = Record::decode(&world.hold.held()).unwrap().client.is_some();
+        for _ in 0..2 {
+            world.next();
+            world.go_on();
+            turns(&mut world);
+            calls.extend(listener.accept());
+        }
+        assert_eq!(calls.len(), if held { 1 } else { 2 }, "died at {point}");
+        if over {
+            assert!(held && point > 2);
+            break;
+        }
+    }
+}
+
+/// It has gone while nobody served: another one is called.
+#[test]
+fn a_front_end_that_has_gone_meanwhile_is_called_again() {
+    let mut world = World::new(true);
+    let gone = std::mem::replace(&mut world.front, UnixStream::pair().unwrap().0);
+    drop(gone);
+    world.next();
+    world.go_on();
+    while world.server.served.is_some() {
+        assert!(world.server.turn());
+    }
+    assert!(Record::decode(&world.hold.held()).unwrap().client.is_none());
+    world.meet();
+    assert!(Record::decode(&world.hold.held()).unwrap().client.is_some());
 }
 
 /// Replies to so many ADD_MEM_REG that were done.
@@ -282,8 +430,8 @@ fn acks(count: usize) -> Vec<u8> {
 /// A descriptor comes with the first byte, and the rest of its message later, or with the next.
 #[test]
 fn a_message_in_pieces_is_one() {
-    let mut list = script().into_iter();
-    let mut world = World::new();
+    let mut list = Guest::new().script(false).into_iter();
+    let mut world = World::new(false);
     for (n, said) in list.by_ref().take(4).enumerate() {
         say(&world, said, n);
     }
@@ -323,11 +471,11 @@ fn a_reply_with_a_descriptor_comes_once_or_the_line_is_cut() {
             (Request::GetStatus, Vec::new(), None),
         ]
     };
-    let good = run(list(), [0, 0]).0.replies().0;
+    let good = run(false, list(), [0, 0]).0.replies().0;
     assert_eq!(good.len(), 20 + 36 + 20);
     let mut cut = 0;
     for point in 1.. {
-        let (mut world, over) = run(list(), [point, 0]);
+        let (mut world, over) = run(false, list(), [point, 0]);
         let (all, hung_up) = world.replies();
         cut += u32::from(hung_up);
         assert!(if hung_up { good.starts_with(&all) } else { all == good }, "{point}: {all:?}");
@@ -342,7 +490,7 @@ fn a_reply_with_a_descriptor_comes_once_or_the_line_is_cut() {
 /// else happens.
 #[test]
 fn what_is_held_is_checked_like_messages() {
-    let (world, _) = run(script(), [0, 0]);
+    let (world, _) = run(false, Guest::new().script(false), [0, 0]);
     let honest = world.hold.held();
     let mut served = 0;
     let bits = (0..8 * honest.bytes.len()).step_by(7);
@@ -386,7 +534,7 @@ fn what_another_layout_has_left_is_no_reason_to_hang_up() {
         (Request::SetVringBase, words(&[0x8001_8001 << 32]), None),
         (Request::SetFeatures, features(1 << 34), None),
     ];
-    let (mut world, _) = run(list, [0, 0]);
+    let (mut world, _) = run(false, list, [0, 0]);
     world.next();
     world.go_on();
     assert!(world.server.served.is_some() && !world.replies().1);
@@ -395,7 +543,7 @@ fn what_another_layout_has_left_is_no_reason_to_hang_up() {
 /// Switches that die one after the other of a front end: the fourth hangs up on it.
 #[test]
 fn a_front_end_that_switches_die_of_is_dropped() {
-    let (mut world, _) = run(script(), [0, 0]);
+    let (mut world, _) = run(false, Guest::new().script(false), [0, 0]);
     for _ in 0..4 {
         world.next();
         world.go_on();

@@ -12,6 +12,7 @@ use vmlan_ram::Map;
 use super::guest::*;
 use super::{Intel, Model};
 use crate::chip::Space;
+use crate::chip::held::fuse;
 use crate::chip::held_judge::{Block, Life, Mortal, Random, all, dies_everywhere, window};
 use crate::e1000::I82540;
 use crate::e1000e::I82574;
@@ -311,6 +312,15 @@ impl<M: Driven> Machine<M> {
         }
     }
 
+    /// The next switch goes on with the state.
+    fn hand_over(&mut self) {
+        let state = self.chip.save();
+        let (chip, _) = self.another();
+        assert_eq!(chip.restore(&state), Ok(()));
+        chip.note();
+        self.replace(chip);
+    }
+
     /// The EEPROM's bus and the PHY, whose answers are compared.
     fn pins(&mut self, random: &mut Random) {
         let pins = random.below(16) as u32;
@@ -466,11 +476,7 @@ fn contexts_stay<M: Driven>() {
         machine.set(TD + TAIL, machine.tx.1);
         machine.pull(1, 0);
         if hands_over {
-            let state = machine.chip.save();
-            let (chip, _) = machine.another();
-            assert_eq!(chip.restore(&state), Ok(()));
-            chip.note();
-            machine.replace(chip);
+            machine.hand_over();
             machine.die();
         }
         (1..4).for_each(|_| machine.send());
@@ -488,6 +494,78 @@ fn contexts_stay<M: Driven>() {
 fn contexts_outlive_a_hand_over_and_a_death() {
     contexts_stay::<I82540>();
     contexts_stay::<I82574>();
+}
+
+/// A frame that no ring holds is given back before its end is posted. Wherever the switch dies, the
+/// rest of it is no frame.
+fn passes_over_the_rest<M: Driven>() {
+    for stores in 0.. {
+        let mut machine = Machine::<M>::new(false);
+        let mut packet = tcp(false, 100);
+        packet[60..64].fill(77);
+        let buffer = TX_BUFFERS + 512 * 200;
+        machine.life.put(buffer, &packet);
+        let all = packet.len() as u64 | IFCS | RS;
+        let put = |machine: &Machine<M>, at: u32, word: u64| {
+            let desc = machine.ring_at(false) + 16 * u64::from(at);
+            machine.life.put(desc, &buffer.to_le_bytes());
+            machine.life.put(desc + 8, &word.to_le_bytes());
+        };
+        (0..RING - 1).for_each(|at| put(&machine, at, all));
+        machine.set(TD + TAIL, RING - 1);
+        fuse::set(Some(stores));
+        machine.pull(256, 0);
+        let lives = fuse::set(None).is_some();
+        machine.pull(256, 0);
+        assert_eq!(machine.get(TD + HEAD), RING - 1, "it waits for what there is no room for");
+        // In the midst of it.
+        (0..2).for_each(|_| machine.die());
+        machine.hand_over();
+        machine.die();
+        put(&machine, RING - 1, all | EOP);
+        machine.tx = (RING - 1, 0);
+        machine.send();
+        machine.set(TD + TAIL, machine.tx.1);
+        machine.pull(256, 0);
+        let came = &machine.life.delivered.first;
+        assert_eq!(came.keys().copied().collect::<Vec<_>>(), [0], "died before store {stores}");
+        assert_eq!(came[&0].0[60..64], [0; 4]);
+        assert_eq!(machine.get(TD + HEAD), machine.tx.1);
+        if lives {
+            assert!(stores > 30, "{stores}");
+            return;
+        }
+    }
+}
+
+#[test]
+fn the_rest_of_a_frame_is_passed_over() {
+    passes_over_the_rest::<I82540>();
+    passes_over_the_rest::<I82574>();
+}
+
+/// One that is held stands in front of it, and has not been sent.
+#[test]
+fn a_frame_that_is_held_is_not_passed_over_with_the_next() {
+    const ALL: u32 = 256;
+    let mut machine = Machine::<I82540>::new(false);
+    machine.set(TD + LEN, 16 * ALL);
+    for at in 0..=130u32 {
+        let buffer = TX_BUFFERS + 512 * u64::from(at.min(2));
+        let mut packet = tcp(false, 100);
+        packet[60..64].copy_from_slice(&at.to_le_bytes());
+        machine.life.put(buffer, &packet);
+        let end = if at < 2 { EOP } else { 0 };
+        let desc = machine.ring_at(false) + 16 * u64::from(at);
+        machine.life.put(desc, &buffer.to_le_bytes());
+        machine.life.put(desc + 8, &(packet.len() as u64 | IFCS | RS | end).to_le_bytes());
+    }
+    machine.set(TD + TAIL, 131);
+    machine.pull(256, 2);
+    assert_eq!((machine.get(TD + HEAD), machine.life.delivered.next), (1, 1));
+    machine.die();
+    machine.pull(256, 0);
+    assert_eq!((machine.get(TD + HEAD), machine.life.delivered.next), (131, 2));
 }
 
 #[test]

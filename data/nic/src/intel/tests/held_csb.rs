@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::chip::held::HELD;
-use crate::chip::held::fuse;
 pub use crate::chip::held_judge::words::*;
 use crate::chip::state::{StateError, Tag, parts_of};
 
@@ -205,11 +204,7 @@ fn a_csb_outlives_a_hand_over_and_a_death() {
     machine.send_silently();
     machine.push(1);
     assert!(machine.wrote());
-    let state = machine.chip.save();
-    let (chip, _) = machine.another();
-    assert_eq!(chip.restore(&state), Ok(()));
-    chip.note();
-    machine.replace(chip);
+    machine.hand_over();
     (0..2).for_each(|_| machine.die());
     assert!(machine.wrote());
     assert!(machine.all_is_sent());

@@ -2,6 +2,7 @@
 mod flow;
 mod guest;
 mod hostile;
+mod migration;
 mod moderation;
 mod packed;
 mod proofs;
