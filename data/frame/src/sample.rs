@@ -1,8 +1,7 @@
 //! Samples: one frame of so many, chosen at random.
 
 use std::fmt;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::Reason;
 
@@ -43,33 +42,31 @@ pub trait Sampler: Send + Sync {
 /// 2N-1, all equally likely: N on average, with no rhythm that traffic could match (sFlow version
 /// 5, section 3.1).
 ///
-/// Written by one thread at a time, whoever holds the port's transmit side; no locked instruction
-/// is spent on it.
+/// Workers that serve different lanes of the port wait for each other, for as long as choosing takes.
 pub struct Sampling {
     rate: u32,
-    /// Frames until the next sample, it included; never 0.
-    left: AtomicU64,
-    /// Number of the next sample among all frames.
-    next: AtomicU64,
-    chance: AtomicU64,
+    pool: Mutex<Pool>,
     sampler: Arc<dyn Sampler>,
+}
+
+/// Where a port's frames stand between two samples.
+struct Pool {
+    /// Frames until the next sample, it included; never 0.
+    left: u64,
+    /// Number of the next sample among all frames.
+    next: u64,
+    chance: u64,
 }
 
 impl Sampling {
     /// One frame of `rate` (at least 1) on average, for `sampler`. The same `seed` chooses the same
     /// frames.
     pub fn new(rate: u32, seed: u64, sampler: Arc<dyn Sampler>) -> Self {
-        let new = Self {
-            rate: rate.max(1),
-            left: AtomicU64::new(1),
-            next: AtomicU64::new(1),
-            chance: AtomicU64::new(seed),
-            sampler,
-        };
-        let first = new.draw();
-        new.left.store(first, Ordering::Relaxed);
-        new.next.store(first, Ordering::Relaxed);
-        new
+        let rate = rate.max(1);
+        let mut pool = Pool { left: 1, next: 1, chance: seed };
+        pool.left = pool.draw(rate);
+        pool.next = pool.left;
+        Self { rate, pool: Mutex::new(pool), sampler }
     }
 
     /// Who takes the samples.
@@ -81,34 +78,36 @@ impl Sampling {
     /// place among the `frames` and their number among all.
     #[inline]
     pub fn pass(&self, frames: usize, each: impl FnMut(usize, u64)) {
-        let (left, frames) = (self.left.load(Ordering::Relaxed), frames as u64);
-        match left.checked_sub(frames) {
-            Some(rest) if rest > 0 => self.left.store(rest, Ordering::Relaxed),
-            _ => self.choose(left, frames, each),
+        // Whoever panicked with it left numbers, and any numbers will do.
+        let mut pool = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
+        match pool.left.checked_sub(frames as u64) {
+            Some(rest) if rest > 0 => pool.left = rest,
+            _ => pool.choose(self.rate, frames as u64, each),
         }
     }
+}
 
+impl Pool {
     #[cold]
-    fn choose(&self, mut left: u64, mut frames: u64, mut each: impl FnMut(usize, u64)) {
+    fn choose(&mut self, rate: u32, mut frames: u64, mut each: impl FnMut(usize, u64)) {
         let mut place = 0;
-        while left <= frames {
-            frames -= left;
-            place += left;
-            let number = self.next.load(Ordering::Relaxed);
-            each(usize::try_from(place - 1).unwrap_or(usize::MAX), number);
-            left = self.draw();
-            self.next.store(number.wrapping_add(left), Ordering::Relaxed);
+        while self.left <= frames {
+            frames -= self.left;
+            place += self.left;
+            each(usize::try_from(place - 1).unwrap_or(usize::MAX), self.next);
+            self.left = self.draw(rate);
+            self.next = self.next.wrapping_add(self.left);
         }
-        self.left.store(left - frames, Ordering::Relaxed);
+        self.left -= frames;
     }
 
     /// A distance. The generator is `splitmix64` (Steele, Lea, Flood 2014).
-    fn draw(&self) -> u64 {
-        let state = self.chance.load(Ordering::Relaxed).wrapping_add(0x9e37_79b9_7f4a_7c15);
-        self.chance.store(state, Ordering::Relaxed);
-        let z = (state ^ state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    fn draw(&mut self, rate: u32) -> u64 {
+        self.chance = self.chance.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = self.chance;
+        let z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        let (z, span) = (z ^ z >> 31, u64::from(self.rate) * 2 - 1);
+        let (z, span) = (z ^ z >> 31, u64::from(rate) * 2 - 1);
         // The upper half of a product: as even as a remainder, without a division.
         let (_, drawn) = z.carrying_mul(span, 0);
         1 + drawn

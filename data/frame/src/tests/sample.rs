@@ -75,3 +75,26 @@ proptest! {
         prop_assert!(gaps.into_iter().all(|g| g < 2 * u64::from(rate)));
     }
 }
+
+/// Workers that serve different lanes of a port: each frame is counted once.
+#[test]
+fn frames_of_several_workers_are_counted_once() {
+    let sampling = sampling(10, 4);
+    let numbers = std::sync::Mutex::new(Vec::new());
+    std::thread::scope(|s| {
+        for _ in 0..3 {
+            s.spawn(|| {
+                for n in (0..7).cycle().take(70_000) {
+                    sampling.pass(n, |_, number| numbers.lock().unwrap().push(number));
+                }
+            });
+        }
+    });
+    // 630,000 frames have passed: the next samples are chosen among those to come.
+    let mut numbers = numbers.into_inner().unwrap();
+    let came = numbers.len();
+    numbers.sort_unstable();
+    numbers.dedup();
+    assert_eq!((numbers.len(), *numbers.last().unwrap() <= 630_000), (came, true));
+    sampling.pass(20, |place, number| assert_eq!(number, 630_001 + place as u64));
+}
