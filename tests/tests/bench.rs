@@ -218,7 +218,7 @@ fn wrong_usage_is_one_line() {
     for (words, word) in [
         (&["raws"][..], "raw"),
         (&["raw", "--only", "magic"], "csb-4096"),
-        (&["raw", "--sizes", "20"], "60 to 1514"),
+        (&["raw", "--sizes", "20"], "60 to 65535"),
         (&["raw", "--seconds", "0"], "--seconds"),
         (&["raw", "--part", "limits"], "--part"),
         (&["fairness", "--part", "magic"], "neighbour"),

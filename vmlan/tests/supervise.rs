@@ -150,17 +150,16 @@ fn a_first_switch_that_is_killed_is_the_end_and_a_line() {
     assert_eq!(said.matches("no other is started").count(), 1, "{said}");
 }
 
-/// Who has a socket that listens at this path.
-fn listener(path: &str) -> Option<u64> {
-    let sockets = std::fs::read_to_string("/proc/net/unix").unwrap();
-    let of = |line: &str| line.split_whitespace().nth(6).map(|inode| format!("socket:[{inode}]"));
-    let socket = sockets.lines().find(|line| line.ends_with(path)).and_then(of)?;
-    let has = |pid: &u64| {
-        let fds = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
-        fds.map(|fd| std::fs::read_link(fd.path())).any(|to| to.is_ok_and(|to| *to == *socket))
+/// The holder that a switch has forked. What it has open only root may see.
+fn holder_of(switch: u64) -> Option<u64> {
+    let is = |pid: &u64| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let rest = stat.split_once("(vmlan-holder) ").map(|(_, rest)| rest);
+        // Its state, and its parent.
+        rest.and_then(|rest| rest.split(' ').nth(1)) == Some(&switch.to_string())
     };
     let all = std::fs::read_dir("/proc").unwrap().flatten();
-    all.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).find(has)
+    all.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).find(is)
 }
 
 #[test]
@@ -168,7 +167,7 @@ fn what_a_dead_holder_had_is_not_called_held() {
     let switch = start(&HELD, &[NIC]);
     let held = || switch.json(&["port", "list"])["ports"][0]["details"]["held"].clone();
     assert_eq!(held(), "yes");
-    kill("KILL", listener(&format!("{}.hold", switch.api())).expect("a holder"));
+    kill("KILL", holder_of(pid(&switch)).expect("a holder"));
     until("the news", || held() == "no: the holder has gone");
     assert_eq!(log(&switch).matches("the holder has gone").count(), 1, "{}", log(&switch));
     // The next switch has another one.

@@ -42,7 +42,8 @@ pub trait Sampler: Send + Sync {
 /// 2N-1, all equally likely: N on average, with no rhythm that traffic could match (sFlow version
 /// 5, section 3.1).
 ///
-/// Workers that serve different lanes of the port wait for each other, for as long as choosing takes.
+/// Workers that serve different lanes of the port wait for each other, for as long as choosing
+/// takes.
 pub struct Sampling {
     rate: u32,
     pool: Mutex<Pool>,
