@@ -104,14 +104,14 @@ fn work(port: &dyn Port, batch: &mut Batch<'static>, step: u8) {
     let n = usize::from(step & 15);
     match step {
         0x90..=0x9f => {
-            port.pull(0, batch, 32, &mut Holding(n + 1));
+            port.pull(n % 2, batch, 32, &mut Holding(n + 1));
         }
         0xa0..=0xaf => push(port, n),
         _ => {
-            port.arm(0);
+            port.arm(n % 2);
             port.want_room();
             port.room();
-            port.disarm(0);
+            port.disarm(n % 2);
         }
     }
 }

@@ -206,9 +206,10 @@ impl World {
         let mut blocked = Vec::new();
         self.forwarder.take_blocked(&mut blocked);
         for entry in table.members().iter().filter_map(|id| table.get(*id)) {
-            entry.port.arm(0);
+            let lanes = 0..entry.port.lanes();
+            lanes.clone().for_each(|lane| _ = entry.port.arm(lane));
             entry.port.want_room();
-            entry.port.disarm(0);
+            lanes.for_each(|lane| entry.port.disarm(lane));
         }
     }
 
@@ -236,7 +237,9 @@ impl World {
         let all: Vec<PortId> = table.members().to_vec();
         for id in all {
             let now = self.ports.workers().now();
-            self.forwarder.breath(&table, id, 0, now);
+            for lane in 0..table.get(id).map_or(0, |entry| entry.port.lanes()) {
+                self.forwarder.breath(&table, id, lane, now);
+            }
             self.honest.iter_mut().for_each(Honest::take);
             self.ports.workers().pass(ROUND);
         }

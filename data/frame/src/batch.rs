@@ -327,13 +327,10 @@ impl<'m> Batch<'m> {
         self.frames.get(i).map_or(0, |f| f.len as usize)
     }
 
-    /// Which of `places` the flow of frame `i` has, below `places`, if they are shared out evenly
-    /// among flows; 0 if there is none.
+    /// The hash of frame `i`'s flow: [`flow_hash`].
     #[inline]
-    pub fn flow_of(&self, i: usize, places: usize) -> usize {
-        let hash = flow_hash(self.head(i), self.frame_len(i));
-        // The high half of a product, instead of a division's rest.
-        usize::try_from((u64::from(hash) * places as u64) >> 32).unwrap_or(0)
+    pub fn flow(&self, i: usize) -> u32 {
+        flow_hash(self.head(i), self.frame_len(i))
     }
 
     /// Frame `i`, to deliver.

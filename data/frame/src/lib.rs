@@ -38,7 +38,7 @@ mod tests;
 pub use batch::{Batch, FrameView, Verdict};
 pub use checksum::Checksum;
 pub use counters::{Counter, Counters, Direction, Snapshot};
-pub use flow::{FlowFields, fields_hash, flow_hash};
+pub use flow::{FlowFields, fields_hash, flow_hash, place_of};
 pub use headers::{Headers, Network};
 pub use mac::{Mac, ParseMacError};
 pub use nic_counters::{CsbCounters, NicCounters, RegisterCount};

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
 use vmlan_frame::headers::announcement;
 use vmlan_frame::{
-    Batch, Counters, Doorbell, Mac, NicCounters, Offload, Offloads, Port, Reason, Sink,
+    Batch, Counters, Doorbell, Mac, NicCounters, Offload, Offloads, Port, Reason, Sink, place_of,
 };
 use vmlan_nic::virtio::{Features, NetRx, NetTx, feature};
 use vmlan_ram::{Map, Slice};
@@ -58,18 +58,15 @@ impl<'p> BothSides<'p> {
     pub fn fault(&self) -> Option<PortFault> {
         let found = |(n, lane): (u16, &LockedLane<'_>)| {
             let fault = lane.tx.fault().or_else(|| lane.rx.fault())?;
-            let lanes = u16::try_from(self.lanes.len()).unwrap_or(u16::MAX);
-            Some(fault.of_lane(n, lanes))
+            Some(fault.of_lane(n, self.port.pairs))
         };
         (0..).zip(&self.lanes).find_map(found)
     }
 
     /// The lane of a pair of queues, and the pair's number in it.
-    #[allow(clippy::indexing_slicing)] // there is a lane, and a remainder is below the divisor
+    #[allow(clippy::indexing_slicing)] // there are as many lanes as pairs
     pub fn lane_of(&mut self, pair: u16) -> (&mut LockedLane<'p>, u16) {
-        let lanes = self.lanes.len();
-        let number = usize::from(pair) / lanes;
-        (&mut self.lanes[usize::from(pair) % lanes], u16::try_from(number).unwrap_or(u16::MAX))
+        (&mut self.lanes[self.port.lane_of(pair)], pair / self.port.pairs)
     }
 
     /// The memory map, which all sides have.
@@ -134,7 +131,10 @@ impl Drop for BothSides<'_> {
 
 /// A VM's NIC, as the switch sees it.
 pub struct VhostUserPort {
-    /// One for each pair of queues that is offered.
+    /// Pairs of queues that are offered, at least one. A front end may use more (see
+    /// `Session::new`), which share lanes then.
+    pairs: u16,
+    /// One for each pair.
     lanes: Box<[Lane]>,
     /// The lanes that frames can be delivered to.
     receivers: Receivers,
@@ -165,8 +165,10 @@ impl VhostUserPort {
     /// A port of so many pairs of queues, with nobody connected. `waker` is told when a worker
     /// finds a fault.
     pub fn new(waker: Arc<Waker>, pairs: u16) -> std::io::Result<Self> {
-        let lanes = usize::from(pairs.max(1));
+        let pairs = pairs.max(1);
+        let lanes = usize::from(pairs);
         Ok(Self {
+            pairs,
             lanes: (0..lanes).map(Lane::new).collect(),
             receivers: Receivers::new(lanes),
             by_source: AtomicBool::new(false),
@@ -207,7 +209,7 @@ impl VhostUserPort {
 
     /// The lane that a pair of queues belongs to.
     pub fn lane_of(&self, pair: u16) -> usize {
-        usize::from(pair) % self.lanes.len().max(1)
+        usize::from(pair % self.pairs)
     }
 
     /// The receive side of a lane for a worker; `None` while the port's own thread has it. That one
@@ -240,7 +242,8 @@ impl VhostUserPort {
     /// Delivers frames by several lanes, each frame by the one of its flow. Lanes that another
     /// worker has just now come last.
     fn push_steered(&self, batch: &Batch<'_>, list: &mut [u16], ready: usize) -> usize {
-        let mut steered = Steered::new(list, |i| self.receivers.of(batch.flow_of(i, ready)));
+        let receiver = |i| self.receivers.of(place_of(batch.flow(i), ready));
+        let mut steered = Steered::new(list, receiver);
         let (wanted, mut busy) = (steered.lanes(), 0u64);
         let lanes =
             |set: u64| self.lanes.iter().enumerate().filter(move |(n, _)| set >> n & 1 == 1);

@@ -170,13 +170,13 @@ fn a_worker_does_not_wait_for_the_ports_own_thread() {
     assert_eq!(port.push(&Batch::new(), &mut [0]), 1, "and counts what nobody is there for");
 }
 
-/// A port of three lanes with memory of its own, whose virtqueues of lanes 0 and 2 are started.
+/// A port with memory of its own, in which each pair of queues has its rings.
 mod laned {
     use std::os::fd::AsFd;
     use std::sync::Arc;
     use std::sync::atomic::Ordering;
 
-    use vmlan_frame::{Batch, Offload, Port, Sink};
+    use vmlan_frame::{Batch, Offload, Port, Sink, flow_hash, place_of};
     use vmlan_nic::virtio::{Fault, Rings, feature};
     use vmlan_ram::{Map, Mapping, Region, Slice, Window};
 
@@ -186,86 +186,135 @@ mod laned {
 
     const SIZE: u16 = 8;
     const RING: u64 = 0x4000;
+    const PAIRS: u64 = 4;
 
     fn rings(at: u64) -> Rings {
         let (desc, avail, used) = (at, at + 0x100, at + 0x200);
         Rings { size: SIZE, desc, avail, used, log: None, base: 0 }
     }
 
-    /// The port, and the available ring of each of its sides: transmit and receive.
-    fn port() -> (VhostUserPort, [[Window; 2]; 3]) {
-        let size = 6 * RING;
+    /// The guest's half of a ring, with descriptors and entries for all its buffers.
+    struct Ring {
+        avail: Window,
+        used: Window,
+    }
+
+    impl Ring {
+        fn new(map: &Arc<Map>, number: u64, flags: u64) -> Self {
+            let at = rings(number * RING);
+            let window = |at, len| map.window(at, len, 2).unwrap();
+            let desc = window(at.desc, 16 * usize::from(SIZE));
+            let avail = window(at.avail, 4 + 2 * usize::from(SIZE));
+            for slot in 0..SIZE {
+                let (entry, n) = (16 * usize::from(slot), u64::from(slot));
+                desc.set_u64(entry, at.desc + 0x1000 + n * 0x100, Ordering::Relaxed);
+                desc.set_u64(entry + 8, 72 | (flags << 32), Ordering::Relaxed);
+                avail.set_u16(4 + entry / 8, slot, Ordering::Relaxed);
+            }
+            Self { avail, used: window(at.used, 4) }
+        }
+
+        fn post(&self, n: u16) {
+            self.avail.set_u16(2, n, Ordering::Release);
+        }
+
+        fn used(&self) -> u16 {
+            self.used.u16(2, Ordering::Acquire)
+        }
+    }
+
+    /// A port with so many lanes of which some pairs are started, and the rings of all: transmit
+    /// and receive.
+    fn port(lanes: u16, started: &[u16]) -> (VhostUserPort, Vec<[Ring; 2]>) {
+        let size = 2 * PAIRS * RING;
         let file = sealed_memfd(c"t", size).unwrap();
         let mapping = Arc::new(Mapping::new(file.as_fd(), 0, size).unwrap());
         let region = Region::new(0, size, 0, 0, mapping).unwrap();
         let map = Arc::new(Map::new(vec![region], None).unwrap());
         let waker = Arc::new(crate::waker::Waker::new().unwrap());
-        let port = VhostUserPort::new(waker, 3).unwrap();
+        let port = VhostUserPort::new(waker, lanes).unwrap();
+        let pair = |n| [Ring::new(&map, 2 * n, 0), Ring::new(&map, 2 * n + 1, 2)];
+        let all = (0..PAIRS).map(pair).collect();
         let mut both = port.both();
         let _ = both.set_map(&map);
         both.set_features(feature::VERSION_1);
-        let side = |n: u64, flags: u64| {
-            let at = rings(n * RING);
-            let desc = map.window(at.desc, 16 * usize::from(SIZE), 16).unwrap();
-            let avail = map.window(at.avail, 4 + 2 * usize::from(SIZE), 2).unwrap();
-            for slot in 0..u64::from(SIZE) {
-                let entry = 16 * usize::try_from(slot).unwrap();
-                desc.set_u64(entry, at.desc + 0x1000 + slot * 0x100, Ordering::Relaxed);
-                desc.set_u64(entry + 8, 72 | (flags << 32), Ordering::Relaxed);
-                avail.set_u16(4 + entry / 8, u16::try_from(slot).unwrap(), Ordering::Relaxed);
-            }
-            avail
-        };
-        let windows = [0, 1, 2].map(|lane| [side(2 * lane, 0), side(2 * lane + 1, 2)]);
-        for pair in [0, 2] {
-            let (lane, queue) = both.lane_of(pair);
+        for pair in started {
+            let (lane, queue) = both.lane_of(*pair);
             lane.tx.net.start(queue, rings(u64::from(2 * pair) * RING)).unwrap();
             lane.rx.net.start(queue, rings(u64::from(2 * pair + 1) * RING)).unwrap();
             lane.tx.net.enable(queue, true).unwrap();
             lane.rx.net.enable(queue, true).unwrap();
         }
         drop(both);
-        (port, windows)
+        (port, all)
     }
 
-    fn post(ring: &Window, n: u16) {
-        ring.set_u16(2, n, Ordering::Release);
+    /// UDP to and from a port.
+    fn flow(port: u8) -> [u8; 60] {
+        let mut f = [0; 60];
+        f[12..14].copy_from_slice(&[8, 0]);
+        f[14..24].copy_from_slice(&[0x45, 0, 0, 46, 0, 0, 0, 0, 64, 17]);
+        (f[35], f[37], f[39]) = (port, 9, 26);
+        f
     }
 
-    /// UDP of two flows, of which one goes to each of the two lanes.
-    fn two_flows() -> [[u8; 60]; 2] {
-        let lane = |port: u8| {
-            let mut f = [0; 60];
-            f[12..14].copy_from_slice(&[8, 0]);
-            f[14..24].copy_from_slice(&[0x45, 0, 0, 46, 0, 0, 0, 0, 64, 17]);
-            (f[35], f[37], f[39]) = (port, 9, 26);
-            (f, vmlan_frame::flow_hash(&f, 60) >> 31)
-        };
-        let of = |wanted| (0..=255).map(lane).find(|(_, lane)| *lane == wanted).unwrap().0;
-        [of(0), of(1)]
+    fn add<'m>(batch: &mut Batch<'m>, frames: impl Iterator<Item = &'m [u8; 60]>) {
+        let mut add = |f| batch.add(&[Slice::from_bytes(f)], Offload::NONE).unwrap();
+        frames.for_each(|f| add(f));
     }
 
     /// What a full lane has no room for comes last, and room elsewhere does not make up for it.
     #[test]
     fn a_full_lane_holds_only_its_own_frames() {
-        let (port, windows) = port();
-        let mut batch = Batch::new();
-        let frames = two_flows();
-        for frame in frames.iter().cycle().take(8) {
-            batch.add(&[Slice::from_bytes(frame)], Offload::NONE).unwrap();
-        }
-        post(&windows[0][1], 1);
-        post(&windows[2][1], SIZE);
-        assert_eq!(port.room(), 9, "looked at by nobody yet");
+        let (port, rings) = port(3, &[0, 2]);
+        let lane = |n| (0..=255).map(flow).find(|f| place_of(flow_hash(f, 60), 2) == n).unwrap();
+        let (two, mut batch) = ([lane(0), lane(1)], Batch::new());
+        add(&mut batch, two.iter().cycle().take(8));
+        rings[0][1].post(1);
+        rings[2][1].post(SIZE);
         let mut list = [0, 1, 2, 3, 4, 5, 6, 7];
         assert_eq!(port.push(&batch, &mut list), 5);
         assert_eq!(list, [0, 1, 3, 5, 7, 2, 4, 6]);
         assert!(!port.want_room(), "lane 2 has room, but lane 0 had too little");
-        post(&windows[0][1], 2);
+        rings[0][1].post(2);
         assert!(port.want_room());
         assert_eq!(port.push(&batch, &mut [2, 4, 6]), 1);
         let (_, output) = port.counters().snapshot();
         assert_eq!((output.frames, output.bytes), (6, 360));
+    }
+
+    /// A front end that uses more pairs than there are lanes: flows are spread over all of them.
+    #[test]
+    fn flows_reach_each_queue_of_lanes_that_share_some() {
+        let (port, rings) = port(2, &[0, 1, 2, 3]);
+        let (flows, mut batch) = ([0, 1, 2, 3, 4, 5, 6, 7, 8, 9].map(flow), Batch::new());
+        add(&mut batch, flows.iter());
+        rings.iter().for_each(|[_, rx]| rx.post(SIZE));
+        assert_eq!(port.push(&batch, &mut [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]), 10);
+        let used: Vec<_> = rings.iter().map(|[_, rx]| rx.used()).collect();
+        assert!(used.iter().all(|n| *n > 0) && used.iter().sum::<u16>() == 10, "{used:?}");
+    }
+
+    /// What floods a guest fills the ring of its port, and room elsewhere is none for it.
+    #[test]
+    fn by_source_a_flood_fills_one_ring() {
+        let (port, rings) = port(2, &[0, 1]);
+        port.steer_by_source();
+        rings.iter().for_each(|[_, rx]| rx.post(4));
+        let flows = [0, 1, 2, 3, 4, 5].map(flow);
+        let push = |source| {
+            let mut batch = Batch::new();
+            batch.set_source(source);
+            add(&mut batch, flows.iter());
+            port.push(&batch, &mut [0, 1, 2, 3, 4, 5])
+        };
+        assert_eq!(push(7), 4, "ports with odd numbers share a ring");
+        assert_eq!((rings[0][1].used(), rings[1][1].used()), (0, 4));
+        assert!(!port.want_room(), "what is posted in the other ring is not for this sender");
+        assert_eq!(push(2), 4);
+        assert_eq!((rings[0][1].used(), rings[1][1].used()), (4, 4));
+        rings[1][1].post(5);
+        assert!(port.want_room());
     }
 
     /// Takes what it is lent, and looks whether another lane can be pulled from meanwhile.
@@ -284,9 +333,9 @@ mod laned {
 
     #[test]
     fn lanes_are_pulled_from_at_the_same_time() {
-        let (port, windows) = port();
-        post(&windows[0][0], 2);
-        post(&windows[2][0], 3);
+        let (port, rings) = port(3, &[0, 2]);
+        rings[0][0].post(2);
+        rings[2][0].post(3);
         let mut seen = Meanwhile(&port, Vec::new());
         assert_eq!(port.pull(0, &mut Batch::new(), 256, &mut seen), 2);
         assert_eq!(seen.1, [2, 3]);
@@ -300,15 +349,11 @@ mod laned {
     /// The lane numbers its queues by itself; people know them by the port's numbers.
     #[test]
     fn a_fault_names_the_queue_by_the_ports_number() {
-        let (port, windows) = port();
-        post(&windows[2][0], SIZE + 1);
-        struct Nobody;
-        impl Sink for Nobody {
-            fn deliver(&mut self, _: &mut Batch<'_>) {}
-        }
-        assert_eq!(port.pull(2, &mut Batch::new(), 256, &mut Nobody), 0);
+        let (port, rings) = port(2, &[0, 3]);
+        rings[3][0].post(SIZE + 1);
+        assert_eq!(port.pull(1, &mut Batch::new(), 256, &mut Meanwhile(&port, vec![0])), 0);
         let fault = Fault::AvailJump { avail: SIZE + 1, next: 0 };
-        assert_eq!(port.both().fault(), Some(PortFault::Virtqueue { queue: 2, fault }));
+        assert_eq!(port.both().fault(), Some(PortFault::Virtqueue { queue: 3, fault }));
         assert!(!port.is_up() && !port.arm(0), "all of it stands still");
     }
 }

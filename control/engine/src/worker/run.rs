@@ -138,7 +138,8 @@ pub(super) fn nanoseconds(time: Duration) -> u64 {
 /// From now on the calling thread runs on one CPU.
 fn keep_to(cpu: usize) {
     let mut set = CpuSet::new();
-    set.set(cpu);
+    // A number that the set has no room for leaves it empty, which the kernel refuses.
+    (cpu < CpuSet::MAX_CPU).then(|| set.set(cpu));
     if let Err(e) = sched_setaffinity(None, &set) {
         log::warn!("a worker cannot keep to CPU {cpu}: {e}");
     }

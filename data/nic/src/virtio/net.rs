@@ -85,8 +85,6 @@ pub struct Net<S> {
     pub(super) turn: usize,
     /// Numbers of the queues that are live (receive).
     pub(super) ready: Vec<u16>,
-    /// Which queue a frame goes to is decided by the port it came from, not by its flow (receive).
-    pub(super) by_source: bool,
     /// The lane of the port that frames are counted for.
     pub(super) lane: usize,
 }
@@ -106,7 +104,6 @@ impl<S: QueueState> Net<S> {
             slots: Vec::new(),
             turn: 0,
             ready: Vec::new(),
-            by_source: false,
             lane: 0,
         }
     }
@@ -118,7 +115,7 @@ impl<S: QueueState> Net<S> {
 
     /// Forgets queues, interrupts, memory and features: the connection is gone, or reset.
     pub fn reset(&mut self) {
-        *self = Self { by_source: self.by_source, lane: self.lane, ..Self::new() };
+        *self = Self::of_lane(self.lane);
     }
 
     /// Sets the features negotiated; running queues follow at once.

@@ -1,6 +1,6 @@
 //! The guest's receive queues: frames are copied to where the guest wants them.
 
-use vmlan_frame::{BATCH, Batch, Counters, FrameView, Reason};
+use vmlan_frame::{BATCH, Batch, Counters, FrameView, Reason, place_of};
 use vmlan_ram::{Map, Slice, SliceMut};
 
 use super::desc::Buffers;
@@ -56,7 +56,7 @@ enum Outcome<'m> {
 impl Net<RxState> {
     /// Delivers the frames of `batch` that `list` names, in that order. Returns how many entries of
     /// `list` were dealt with, delivered or dropped; the rest found no room. Frames of one flow go
-    /// to one queue; with [`Self::steer_by_source`] those of one port do.
+    /// to one queue.
     pub fn push(&mut self, batch: &Batch<'_>, list: &[u16], counters: &Counters) -> usize {
         if self.ready.is_empty() {
             counters.output.drop(Reason::LinkDown, list.len() as u64);
@@ -67,13 +67,6 @@ impl Net<RxState> {
         } else {
             self.push_to::<Split>(batch, list, counters)
         }
-    }
-
-    /// From now on frames of one port of the switch go to one queue: what floods a guest fills one
-    /// of its rings, and the guest can tell its senders apart. Ports whose numbers differ by a
-    /// multiple of the number of queues share one.
-    pub fn steer_by_source(&mut self) {
-        self.by_source = true;
     }
 
     /// As [`Self::push`], to queues of one layout.
@@ -87,7 +80,6 @@ impl Net<RxState> {
             mergeable: self.features.has(feature::MRG_RXBUF),
             csum: self.features.has(feature::GUEST_CSUM),
             ready: &self.ready,
-            by_source: self.by_source,
             budget: BUDGET,
             frames: 0,
             bytes: 0,
@@ -163,7 +155,6 @@ struct Visit<'q> {
     mergeable: bool,
     csum: bool,
     ready: &'q [u16],
-    by_source: bool,
     /// Descriptors that may still be read.
     budget: usize,
     frames: usize,
@@ -281,10 +272,8 @@ impl<'q> Visit<'q> {
     }
 
     fn pick(&self, batch: &Batch<'_>, i: usize) -> usize {
-        let place = match self.by_source {
-            true => usize::from(batch.source()) % self.ready.len().max(1),
-            false => batch.flow_of(i, self.ready.len()),
-        };
+        // Other bits than those by which a port with lanes has chosen this one.
+        let place = place_of(batch.flow(i).rotate_left(16), self.ready.len());
         self.ready.get(place).map_or(0, |i| usize::from(*i))
     }
 

@@ -321,40 +321,6 @@ fn flows_stay_on_their_queue() {
 }
 
 #[test]
-fn by_source_a_flood_fills_one_queue_and_room_elsewhere_is_none_for_it() {
-    let mut b = Bench::<NetRx>::new(16, V1);
-    let mut second = Guest::new(&b.guest.map, 0x2000, 16);
-    b.net.reset();
-    b.net.steer_by_source();
-    b.net.set_map(b.guest.map.clone());
-    b.net.set_features(Features(V1));
-    for (i, rings) in [(0, b.guest.rings), (1, second.rings)] {
-        b.net.start(i, rings).unwrap();
-        b.net.enable(i, true).unwrap();
-    }
-    for i in 0..4 {
-        b.guest.offer(i, 200);
-        second.offer(8 + i, 200);
-    }
-    let push = |b: &mut Bench<NetRx>, source: u16| {
-        let mut batch = Batch::new();
-        batch.set_source(source);
-        for tag in 0..6 {
-            let bytes = frame(tag, 60);
-            batch.add_parts(&bytes, [], Offload::NONE).unwrap();
-        }
-        b.net.push(&batch, &[0, 1, 2, 3, 4, 5], &b.counters)
-    };
-    assert_eq!(push(&mut b, 7), 4, "ports with odd numbers share a queue");
-    assert_eq!((b.guest.used().len(), second.used().len()), (0, 4));
-    assert!(!b.net.want_room(), "what is posted in the other queue is not for this sender");
-    assert_eq!(push(&mut b, 2), 4);
-    assert_eq!((b.guest.used().len(), second.used().len()), (4, 0));
-    second.offer(12, 200);
-    assert!(b.net.want_room());
-}
-
-#[test]
 fn a_killed_switch_goes_on_at_the_used_index() {
     let mut b = Bench::<NetTx>::new(8, V1);
     for i in 0..3 {
