@@ -15,7 +15,7 @@ pub fn flow_hash(head: &[u8], len: usize) -> u32 {
     usual_flow_hash(head).unwrap_or_else(|| any_flow_hash(head, len))
 }
 
-/// Which of `places` has the flows with that hash, if they are shared out evenly; 0 if there is none.
+/// Which of `places` has the flows with that hash, if they are shared out evenly; 0 without any.
 /// It is decided by the upper bits: what is shared out once more goes by others.
 #[inline]
 pub fn place_of(hash: u32, places: usize) -> usize {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use vmlan_frame::{Batch, Gso, Offload, Reason};
+use vmlan_frame::{Gso, Offload, Reason};
 use vmlan_ram::DirtyLog;
 
 use super::super::{Features, Inflight, NetRx, NetTx};
