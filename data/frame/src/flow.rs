@@ -23,7 +23,8 @@ pub fn place_of(hash: u32, places: usize) -> usize {
     usize::try_from((u64::from(hash) * places as u64) >> 32).unwrap_or(0)
 }
 
-/// [`flow_hash`] of TCP or UDP in IPv4 without tags, options and fragments: the same number, sooner.
+/// [`flow_hash`] of TCP or UDP in IPv4 without tags, options and fragments: the same number,
+/// sooner.
 #[inline]
 fn usual_flow_hash(head: &[u8]) -> Option<u32> {
     const PORTS: usize = 14 + 20;
