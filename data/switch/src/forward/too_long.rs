@@ -61,19 +61,17 @@ impl Pass<'_> {
     pub(super) fn drop_too_long(&mut self, batch: &mut Batch<'_>, to: PortId, list: &mut Vec<u16>) {
         let Some(entry) = self.table.get(to).filter(|e| e.port.is_up()) else { return };
         let Some(mtu) = entry.policy.mtu else { return };
-        let before = list.len();
         list.retain(|i| {
             let i = usize::from(*i);
             let long = exceeds(mtu, batch, i);
             if long {
+                // Counted first: whoever has the answer may ask.
+                entry.port.counters().output.drop(Reason::TooLong, 1);
                 self.answer(batch, i, mtu);
                 batch.set_dropped(i, Reason::TooLong);
             }
             !long
         });
-        if list.len() < before {
-            entry.port.counters().output.drop(Reason::TooLong, (before - list.len()) as u64);
-        }
     }
 
     /// Tells the sender of frame `i`. Its transmit side is locked, its receive side is a leaf.
