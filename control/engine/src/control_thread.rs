@@ -60,6 +60,7 @@ pub fn run(
         clock.tick(ports);
         clock.forget_after(ports.forget_departed());
         clock.look(ports);
+        clock.balance(ports);
         clock.announce_after(ports.announce());
         clock.keep_after(ports.keep());
     }
@@ -161,6 +162,8 @@ struct AgeingTimer {
     forget: Option<Instant>,
     /// When to look for events, if somebody listens.
     look: Option<Instant>,
+    /// When to look at the workers' loads, while there is any.
+    balance: Option<Instant>,
     /// When to announce a guest next.
     announce: Option<Instant>,
     keep: Option<Instant>,
@@ -173,6 +176,7 @@ impl AgeingTimer {
             next: None,
             forget: None,
             look: None,
+            balance: None,
             announce: None,
             keep: None,
         }
@@ -192,6 +196,12 @@ impl AgeingTimer {
         }
     }
 
+    fn balance(&mut self, ports: &Ports) {
+        if self.balance.is_none_or(|next| next <= Instant::now()) {
+            self.balance = ports.balance().map(|wait| Instant::now() + wait);
+        }
+    }
+
     fn announce_after(&mut self, wait: Option<Duration>) {
         self.announce = wait.map(|wait| Instant::now() + wait);
     }
@@ -202,10 +212,11 @@ impl AgeingTimer {
 
     /// What happens next.
     fn wait(&self, actions: &Receiver<Action>) -> Next {
-        let Some(next) = [self.next, self.forget, self.look, self.announce, self.keep]
-            .into_iter()
-            .flatten()
-            .min()
+        let Some(next) =
+            [self.next, self.forget, self.look, self.balance, self.announce, self.keep]
+                .into_iter()
+                .flatten()
+                .min()
         else {
             return actions.recv().map_or(Next::Hangup, Next::Action);
         };

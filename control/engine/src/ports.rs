@@ -491,6 +491,12 @@ impl Ports {
         self.switch.forget_departed(self.workers.now()).map(Duration::from_nanos)
     }
 
+    /// As [`Workers::balance`].
+    #[must_use]
+    pub fn balance(&self) -> Option<Duration> {
+        self.workers.balance()
+    }
+
     /// True if any port could send something.
     pub fn any_up(&self) -> bool {
         self.entries.iter().any(|e| e.id.is_some() && e.is_up())

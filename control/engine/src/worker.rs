@@ -9,19 +9,23 @@
 //! ```
 //!
 //! A worker owns lanes of ports: only it pulls from them (any worker pushes to any port). The lanes
-//! of one port go to as many workers as there are, from the port's owner on. What a worker owns and
-//! the table of all ports reach it as one [`Assignment`], taken between breaths. Spinning is only
-//! done while it pays: after sleeps that ended within the spin time.
+//! of one port go to as many workers as there are, from the port's owner on. A port leaves a worker
+//! that is short of time for one that is not. What a worker owns and the table of all ports reach
+//! it as one [`Assignment`], taken between breaths. Spinning is only done while it pays: after
+//! sleeps that ended within the spin time.
+//!
+//! A lane that changes hands keeps the order of its flows: frames are delivered while the lane is
+//! locked, and those that wait for a receiver wait in the lane.
 //!
 //! No lock of this file is taken while frames move; the only one a worker takes is that of its
 //! inbox, when a flag says there is something in it.
 
-mod assign_ports;
 mod idle;
 mod idle_rings;
 mod mailbox;
 mod mapped_doorbells;
 mod naps;
+mod placement;
 mod run;
 mod signal;
 #[cfg(test)]
@@ -65,7 +69,17 @@ struct Plan {
     entries: Vec<Option<Entry>>,
     owners: Vec<Option<usize>>,
     generation: u64,
+    /// When loads were looked at, and what had been spent on each port's lanes.
+    looked: u64,
+    spent: Vec<Vec<u64>>,
+    /// Until when each port stays where it is.
+    rests: Vec<u64>,
 }
+
+/// How often loads are looked at while there is any: how long they are measured.
+const LOOK: Duration = Duration::from_secs(1);
+/// How long a port that was moved stays, in nanoseconds.
+const REST: u64 = 60_000_000_000;
 
 /// The worker threads of a switch.
 pub struct Workers {
@@ -221,6 +235,36 @@ impl Workers {
         self.publish(&mut plan);
     }
 
+    /// Has a worker that is short of time give a port to one that is not, if that helps. Says when
+    /// to look again: not while nothing is done, or where there is one worker.
+    pub fn balance(&self) -> Option<Duration> {
+        self.balance_at(self.now())
+    }
+
+    fn balance_at(&self, now: u64) -> Option<Duration> {
+        let workers = self.shared.slots.len();
+        if workers < 2 {
+            return None;
+        }
+        let mut plan = lock(&self.plan);
+        let period = now.saturating_sub(plan.looked);
+        let left = LOOK.saturating_sub(Duration::from_nanos(period));
+        if !left.is_zero() {
+            return Some(left);
+        }
+        let loads = plan.loads(now);
+        if let Some((port, owner)) = placement::relieve(&loads, workers) {
+            if let Some(Some(entry)) = plan.entries.get(port) {
+                log::info!("port {}: moves to worker {owner}, which has more time", entry.name);
+            }
+            plan.owners[port] = Some(owner);
+            plan.rests[port] = now.saturating_add(REST);
+            self.publish(&mut plan);
+        }
+        let any = loads.iter().flat_map(|load| &load.lanes).any(|lane| *lane > 0.0);
+        any.then_some(LOOK)
+    }
+
     /// To be called by a port after its doorbells or its being up changed: workers look again.
     pub fn changed(&self) -> Arc<dyn Fn() + Send + Sync> {
         let shared = self.shared.clone();
@@ -243,7 +287,7 @@ impl Workers {
     fn publish(&self, plan: &mut Plan) {
         plan.generation += 1;
         let used: Vec<bool> = plan.entries.iter().map(Option::is_some).collect();
-        assign_ports::spread(&mut plan.owners, &used, self.shared.slots.len());
+        placement::place(&mut plan.owners, &used, self.shared.slots.len());
         let table = Arc::new(Table::new(plan.entries.clone()));
         for slot in &self.shared.slots {
             let lanes = |id: &PortId| {
@@ -260,6 +304,37 @@ impl Workers {
         for slot in &self.shared.slots {
             slot.wait_for(plan.generation);
         }
+    }
+}
+
+impl Plan {
+    /// What was spent on each port since it was last asked for, as parts of that time.
+    fn loads(&mut self, now: u64) -> Vec<placement::Load> {
+        let count = self.entries.len();
+        self.spent.resize(count, Vec::new());
+        self.rests.resize(count, 0);
+        // A float holds any number of nanoseconds well enough.
+        let period = now.saturating_sub(self.looked).max(1) as f64;
+        self.looked = now;
+        let mut loads = Vec::with_capacity(count);
+        for (index, entry) in self.entries.iter().enumerate() {
+            let (Some(entry), Some(owner)) = (entry, self.owners[index]) else {
+                self.spent[index].clear();
+                self.rests[index] = 0;
+                loads.push(placement::Load::default());
+                continue;
+            };
+            let counters = entry.port.counters();
+            let all: Vec<_> = (0..entry.port.lanes()).map(|l| counters.work_ns_of(l)).collect();
+            // A port that is new has no past.
+            let before = self.spent[index].iter().copied().chain(std::iter::repeat(u64::MAX));
+            let lanes = all.iter().zip(before);
+            let lanes = lanes.map(|(now, then)| now.saturating_sub(then) as f64 / period).collect();
+            self.spent[index] = all;
+            let (weight, rests) = (f64::from(entry.policy.weight.max(1)), self.rests[index] > now);
+            loads.push(placement::Load { owner, weight, rests, lanes });
+        }
+        loads
     }
 }
 

@@ -197,6 +197,11 @@ impl Counters {
         self.work_ns.get() + more.sum::<u64>()
     }
 
+    /// The part of [`Counters::work_ns`] that was spent on one lane.
+    pub fn work_ns_of(&self, lane: usize) -> u64 {
+        self.lane(lane).map_or(&self.work_ns, |[input, _]| &input.work_ns).get()
+    }
+
     /// Times that a worker looked for frames of this port and there were none.
     pub fn empty_looks(&self) -> u64 {
         let more = self.lanes.0.iter().map(|[input, _]| input.empty_looks.get());

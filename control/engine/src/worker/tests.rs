@@ -447,21 +447,6 @@ fn room_at_a_busy_workers_port_is_told_to_those_who_sleep() {
 }
 
 #[test]
-fn ports_are_spread_evenly_and_few_move() {
-    let mut owners = vec![None; 6];
-    assign_ports::spread(&mut owners, &[true; 6], 3);
-    let count = |o: &[Option<usize>], w| o.iter().filter(|x| **x == Some(w)).count();
-    assert!((0..3).all(|w| count(&owners, w) == 2));
-    let before = owners.clone();
-    let gone = owners.iter().position(|o| *o == Some(0)).unwrap();
-    let mut used = [true; 6];
-    used[gone] = false;
-    assign_ports::spread(&mut owners, &used, 3);
-    let moved = (0..6).filter(|i| *i != gone && owners[*i] != before[*i]).count();
-    assert_eq!(moved, 0);
-}
-
-#[test]
 fn spinning_stops_when_it_does_not_pay() {
     let mut idle = idle::Idle::new(Duration::from_micros(20));
     assert!(idle.keep_spinning(0), "optimistic at first");

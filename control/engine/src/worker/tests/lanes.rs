@@ -145,3 +145,47 @@ fn an_endless_lane_does_not_hide_the_others() {
         until("taken", || lock(&a.lanes)[lane].waits == 0);
     }
 }
+
+/// A worker has two ports that leave it no time, another has none that wants any: one of the two
+/// moves, each of its lanes to another worker, and its frames are still taken. Time is told.
+#[test]
+fn a_port_moves_to_the_worker_that_has_time() {
+    const SECOND: u64 = 1_000_000_000;
+    let w = workers(2, Duration::from_millis(10));
+    let (a, b, c) = (Laned::new(), Fake::new(), Laned::new());
+    w.add("a", a.clone()).unwrap();
+    w.add("b", b.clone()).unwrap();
+    w.add("c", c.clone()).unwrap();
+    let who = |port: &Laned, n: usize| {
+        until("asleep", || lock(&port.lanes).iter().all(|lane| lane.armed));
+        let taken = || port.counters.snapshot().0.frames;
+        let before = taken();
+        (0..LANES).for_each(|lane| port.send(lane, n));
+        until("taken", || taken() == before + (LANES * n) as u64);
+        let lanes = lock(&port.lanes);
+        lanes.iter().map(|lane| lane.pulled_by[&n][0]).collect::<Vec<_>>()
+    };
+    let before = (who(&a, 1), who(&c, 1));
+    assert_eq!(before.0, before.1, "both begin at one worker");
+    let owners = || lock(&w.plan).owners.clone();
+    let old = owners();
+    assert_eq!(w.balance_at(10 * SECOND), None, "what came before the first look");
+    assert_eq!(owners(), old);
+    assert_eq!(w.balance_at(10 * SECOND + SECOND / 4), Some(LOOK * 3 / 4), "it is too soon");
+    for port in [&a, &c] {
+        port.counters.worked(0, SECOND / 2);
+    }
+    assert_eq!(w.balance_at(11 * SECOND), Some(LOOK));
+    let new = owners();
+    assert_eq!(new.iter().zip(&old).filter(|(a, b)| a != b).count(), 1);
+    assert_ne!(new[0], new[2], "one each");
+    let after = (who(&a, 2), who(&c, 2));
+    let moved = |before: &[ThreadId], after: &[ThreadId]| {
+        before.iter().zip(after).filter(|(a, b)| a != b).count()
+    };
+    assert_eq!(moved(&before.0, &after.0) + moved(&before.1, &after.1), LANES);
+    // What the test's own frames took is too little to count.
+    assert_eq!(w.balance_at(12 * SECOND), Some(LOOK));
+    assert_eq!(w.balance_at(13 * SECOND), None, "nothing is done");
+    assert_eq!(owners(), new);
+}
