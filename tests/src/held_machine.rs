@@ -185,6 +185,10 @@ pub fn pass_while<C: Chip>(
         to.poll(&mut batch, usize::MAX);
         for one in batch.frames() {
             let len = to.read(*one, 0, &mut bytes);
+            // Somebody greets everybody.
+            if bytes[0] & 1 != 0 {
+                continue;
+            }
             if bytes[..len] != numbered(got) {
                 let before = (got.saturating_sub(BATCH)..got).rev();
                 let again = { before }.find(|n| bytes[..len] == numbered(*n));

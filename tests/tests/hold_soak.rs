@@ -1,16 +1,21 @@
 //! Soak: a switch that holds its VMs dies a thousand times under load, and is upgraded a hundred
-//! times. Native drivers notice nothing, and nothing of it stays behind.
+//! times; and it dies each second for an hour, while others come, go and change what is in force.
+//! Native drivers notice nothing, and nothing of it stays behind.
 //!
 //! The longest pauses are told and not judged.
 
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::RwLock;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use vmlan_driver::virtio::VirtioNet;
 use vmlan_tests::held_machine::{Machine, Nic, pass_while};
 use vmlan_tests::kept::{assert_kept, kept};
+use vmlan_tests::numbered::{Stops, settles};
 use vmlan_tests::random::Random;
-use vmlan_tests::{Result, Switch, output_of};
+use vmlan_tests::virtio_guest::VirtioGuest;
+use vmlan_tests::{Result, Switch, output_of, usage, vmlan_program};
 use vmlan_transport::Bus as _;
 
 /// Frames that are passed in one go: some milliseconds.
@@ -53,6 +58,22 @@ impl<'a, 'b> Load<'a, 'b> {
     }
 }
 
+/// Frames pass, and at `at` the switch is killed and started again.
+fn die_at(load: &mut Load<'_, '_>, switch: &mut Switch, at: Instant) {
+    let mut dead = false;
+    while !dead {
+        load.go(|| {
+            let now = !dead && Instant::now() >= at;
+            if now {
+                dead = true;
+                switch.kill9();
+                switch.restart().expect("the next one");
+            }
+            now
+        });
+    }
+}
+
 /// Reads a register without end; the longest time that it took, in ns.
 fn spin(machine: &mut Machine, over: &AtomicBool) -> Duration {
     let mut longest = Duration::ZERO;
@@ -89,18 +110,7 @@ fn a_thousand_kills() -> Result<()> {
             let spinner = scope.spawn(|| spin(&mut c, &over));
             for n in 1..=kills / 2 {
                 let at = Instant::now() + TRIAL + Duration::from_micros(random.below(300_000));
-                let mut dead = false;
-                while !dead {
-                    load.go(|| {
-                        let now = !dead && Instant::now() >= at;
-                        if now {
-                            dead = true;
-                            switch.kill9();
-                            switch.restart().expect("the next one");
-                        }
-                        now
-                    });
-                }
+                die_at(&mut load, &mut switch, at);
                 if n == 1 {
                     load.go(|| false);
                     switch.answering()?;
@@ -213,5 +223,128 @@ fn a_hundred_upgrades_and_twenty_that_are_refused() -> Result<()> {
     let how = format!("adopted {adopted} times, the last one exactly");
     assert_eq!(list.matches(&how).count(), 3, "{list}");
     assert_kept(&switch, &before.expect("the first one"));
+    switch.ask(&["stop", "--for-good"]).map(drop)
+}
+
+/// Asks whoever serves now. An error is as good: the switch may be dead.
+fn ask(dir: &Path, words: &[&str]) -> Result<String> {
+    let api = dir.join("api.sock").display().to_string();
+    output_of(&vmlan_program().to_string_lossy(), &[words, &["--api", &api]].concat())
+}
+
+/// A guest with virtio-net comes, greets everybody and goes.
+fn virtio_guest(dir: &Path, n: u32) {
+    let keys = ["", ",packed=on"][n as usize % 2];
+    VirtioGuest::connect(&dir.join("v"), 4, keys).introduce();
+}
+
+/// A VM with an emulated NIC comes, its driver begins, and it goes.
+fn emulated_guest(dir: &Path, _: u32) {
+    Machine::new(&dir.join("w"), 5).set_up();
+}
+
+/// A port is added, used and removed. It goes with the switch that it was added to.
+fn port(dir: &Path, _: u32) {
+    let path = dir.join("x");
+    let address = format!("vhost-user:{}", path.display());
+    if ask(dir, &["port", "add", &format!("x={address}")]).is_ok() {
+        let guest = VirtioNet::connect(&address.parse().expect("an address"), TRIAL);
+        drop(guest);
+    }
+    let gone = settles(|| {
+        let _ = ask(dir, &["port", "del", "x"]);
+        ask(dir, &["port", "list"]).is_ok_and(|list| !list.contains(&address))
+    });
+    assert!(gone, "port x stays");
+}
+
+/// What a port may do is changed, and taken back.
+fn policy(dir: &Path, n: u32) {
+    let (port, key) = (["v", "w"][n as usize % 2], n as usize / 2 % 4);
+    let change = ["weight=7", "from_rate=10Mbit", "broadcast_frames=100", "ips=10.0.0.3"][key];
+    let back = ["weight=", "from_rate=", "broadcast_frames=", "ips="][key];
+    let _ = ask(dir, &["port", "set", port, change]).and(ask(dir, &["port", "set", port, back]));
+}
+
+/// Something that is done while the switch dies, for the so-manieth time.
+type Deed = fn(&Path, u32);
+
+const DEEDS: [(&str, Deed); 4] = [
+    ("virtio guests", virtio_guest),
+    ("emulated guests", emulated_guest),
+    ("ports added and removed", port),
+    ("changes of policies", policy),
+];
+
+/// One of them, again and again; none begins while `gate` is closed.
+fn again_and_again(
+    dir: &Path,
+    deed: Deed,
+    gate: &RwLock<()>,
+    (over, done): (&AtomicBool, &AtomicU32),
+) {
+    let _stops = Stops(over);
+    while !over.load(Ordering::Relaxed) {
+        let open = gate.read().expect("the gate");
+        deed(dir, done.load(Ordering::Relaxed));
+        drop(open);
+        done.fetch_add(1, Ordering::Relaxed);
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+#[ignore = "soak: an hour"]
+fn an_hour_in_which_others_come_and_go() -> Result<()> {
+    let seconds = std::env::var("VMLAN_SECONDS").ok().and_then(|n| n.parse().ok());
+    let end = Instant::now() + Duration::from_secs(seconds.unwrap_or(3600));
+    let dir = tempfile::tempdir().expect("a directory");
+    let kinds = [("a", "vfio-user"), ("b", "vfio-user"), ("v", "vhost-user"), ("w", "vfio-user")];
+    let ports = kinds.map(|(n, kind)| format!("{n}={kind}:{}", dir.path().join(n).display()));
+    let hold = ["--hold-for", "60"].map(str::to_owned);
+    let mut switch = Switch::start(dir.path(), None, &[&hold[..], &ports[..]].concat())?;
+    let [mut a, mut b] = ["a", "b"].map(|n| Machine::new(&dir.path().join(n), n.as_bytes()[0] & 3));
+    let (mut from, mut to) = (a.set_up(), b.set_up());
+    let mut load = Load::new(&mut from, &mut to);
+    let (gate, over, done) = (RwLock::new(()), AtomicBool::new(false), DEEDS.map(|_| 0.into()));
+    let mut random = Random(0x5eed);
+    let (mut kills, mut before, mut rss) = (0, None, 0);
+    std::thread::scope(|scope| -> Result<()> {
+        for ((_, deed), done) in DEEDS.iter().zip(&done) {
+            let (gate, over, dir) = (&gate, &over, dir.path());
+            scope.spawn(move || again_and_again(dir, *deed, gate, (over, done)));
+        }
+        let _stops = Stops(&over);
+        while Instant::now() < end && !over.load(Ordering::Relaxed) {
+            let at = Instant::now() + TRIAL + Duration::from_micros(random.below(300_000));
+            die_at(&mut load, &mut switch, at);
+            kills += 1;
+            // The first ones have opened what is opened once.
+            if kills % 200 == 20 {
+                let _closed = gate.write().expect("the gate");
+                switch.answering()?;
+                std::thread::sleep(TRIAL);
+                assert_kept(&switch, before.get_or_insert_with(|| kept(&switch)));
+                rss = usage::rss_kib(switch.pid());
+                println!("{kills} kills, {} frames, {done:?}, {rss} KiB", load.next);
+            }
+        }
+        Ok(())
+    })?;
+    load.go(|| false);
+    switch.answering()?;
+    std::thread::sleep(TRIAL);
+    assert_kept(&switch, &before.expect("twenty kills"));
+    let list = switch.ask(&["port", "list", "--json"])?;
+    let how = format!("adopted {kills} times, the last one as it was when");
+    assert_eq!(list.matches(&how).count(), 2, "{list}");
+    println!(
+        "{kills} kills, {} frames, {} times some came again; longest pause of frames {:.1?}",
+        load.next, load.steps, load.longest
+    );
+    for ((what, _), done) in DEEDS.iter().zip(&done) {
+        println!("{what}: {done:?}");
+        assert!(done.load(Ordering::Relaxed) > kills, "{what} came to a halt");
+    }
     switch.ask(&["stop", "--for-good"]).map(drop)
 }
