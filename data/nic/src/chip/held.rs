@@ -95,6 +95,10 @@ pub const MOST: u32 = 64;
 #[cfg(test)]
 pub mod fuse {
     use std::cell::Cell;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    /// The points that were come to, for whoever looks at this process from outside.
+    pub static POINTS: AtomicU32 = AtomicU32::new(0);
 
     thread_local! {
         static LEFT: Cell<Option<u32>> = const { Cell::new(None) };
@@ -110,6 +114,7 @@ pub mod fuse {
 
     /// One more of them is about to be made.
     pub fn store() {
+        POINTS.fetch_add(1, Ordering::Relaxed);
         let left = LEFT.get();
         if let Some(left) = left {
             match left.checked_sub(1) {

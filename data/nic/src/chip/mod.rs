@@ -38,6 +38,9 @@ pub(crate) mod pci;
 pub(crate) mod phy;
 mod port;
 pub mod state;
+#[cfg(test)]
+#[path = "tests/stepped.rs"]
+pub(crate) mod stepped;
 
 pub(crate) use self::control::{Control, ControlOf, Controlled};
 pub use self::interrupts::Interrupts;

@@ -11,7 +11,7 @@ use vmlan_ram::Window;
 
 use super::table::{COMMON, Row};
 use crate::chip::StateError;
-use crate::chip::held::{Held, Remains};
+use crate::chip::held::{Held, Remains, point};
 use crate::chip::state::Fields;
 
 pub const PAGES_START: u32 = 0x2000; // First byte of BAR0 that lies in the shared window.
@@ -166,6 +166,7 @@ impl Registers {
     pub fn set(&self, offset: u32, value: u32) {
         self.note(offset, value);
         if (PAGES_START..PAGES_END).contains(&offset) {
+            point();
             self.pages.set_u32((offset - PAGES_START) as usize, value, Ordering::Release);
         } else if let Some(word) = self.words.get((offset / 4) as usize) {
             word.store(value, Ordering::Release);
@@ -179,6 +180,7 @@ impl Registers {
     pub fn replace(&self, offset: u32, old: u32, new: u32) -> bool {
         // Whoever is about to set another has noted that: both take the same.
         self.held.get().into_iter().for_each(|held| held.replace_register(offset, old, new));
+        point();
         self.pages.replace_u32((offset - PAGES_START) as usize, old, new)
     }
 

@@ -15,6 +15,7 @@ use self::words::*;
 use super::fixture::{FakeHost, frame, memory};
 use super::held::fuse::{self, Died};
 use super::held::{HELD, point};
+use super::stepped;
 use super::{Nic, PciFunction as _, Space};
 
 /// Words of a CSB.
@@ -291,7 +292,7 @@ pub trait Mortal: Sized {
 
     /// Something that the switch does. `None`: it died of it.
     fn device<T>(&mut self, does: impl FnOnce(&mut Self) -> T) -> Option<T> {
-        match catch_unwind(AssertUnwindSafe(|| does(self))) {
+        match catch_unwind(AssertUnwindSafe(|| stepped::watched(|| does(self)))) {
             Ok(done) => Some(done),
             Err(why) if why.is::<Died>() => {
                 self.die();
@@ -459,6 +460,16 @@ fn run<M: Mortal>(
     machine.settle();
     let end = machine.end();
     (machine, u32::MAX - left, end)
+}
+
+/// A part of a run, watched from outside: see [`stepped`].
+pub fn lives_watched<M: Mortal>(new: impl Fn() -> M) {
+    let mut random = Random(0x9e37_79b9);
+    let mut machine = new();
+    stepped::watch_me();
+    for _ in 0..M::STEPS / 6 {
+        machine.step(&mut random);
+    }
 }
 
 /// Death at each `stride`-th store of a run.

@@ -10,7 +10,7 @@ pub const CSBAH: u64 = 0x2834;
 
 impl<M: Driven> Machine<M> {
     /// Its driver has a CSB from the beginning.
-    fn with_csb() -> Self {
+    pub(super) fn with_csb() -> Self {
         let mut machine = Self { csb: Some(Block::default()), ..Self::new(false) };
         machine.place();
         machine.turn_on();

@@ -10,7 +10,8 @@ use super::cplus::Cplus;
 use crate::chip::fixture::{MAC, frame};
 use crate::chip::held::HELD;
 use crate::chip::held_judge::words::*;
-use crate::chip::held_judge::{Block, Life, Mortal, Random, all, dies_everywhere};
+use crate::chip::held_judge::{Block, Life, Mortal, Random, all, dies_everywhere, lives_watched};
+use crate::chip::stepped;
 use crate::chip::{Config, PciFunction as _, Space};
 use crate::r8169::R8169;
 use crate::rtl8139::Rtl8139;
@@ -554,4 +555,22 @@ fn finds_its_csb<C: Driven>() {
 fn csbs_are_found() {
     finds_its_csb::<R8169>();
     finds_its_csb::<Rtl8139>();
+}
+
+#[test]
+#[ignore = "run by the next one"]
+fn lives() {
+    match stepped::asked().as_deref() {
+        Some("r8169") => lives_watched(Machine::<R8169>::new),
+        Some("rtl8139, C+") => lives_watched(Machine::<Rtl8139>::new),
+        Some("r8169, CSB") => lives_watched(Machine::<R8169>::with_csb),
+        _ => {}
+    }
+}
+
+#[test]
+fn death_at_any_instruction_is_death_before_a_store() {
+    for what in ["r8169", "rtl8139, C+", "r8169, CSB"] {
+        stepped::has_a_point_before_each_store("realtek::held::lives", what);
+    }
 }

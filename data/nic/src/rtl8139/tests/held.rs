@@ -8,7 +8,8 @@ use vmlan_frame::Mac;
 
 use super::super::Rtl8139;
 use crate::chip::fixture::{MAC, frame};
-use crate::chip::held_judge::{Life, Mortal, Random, dies_everywhere};
+use crate::chip::held_judge::{Life, Mortal, Random, dies_everywhere, lives_watched};
+use crate::chip::stepped;
 use crate::chip::{Config, PciFunction as _, Space};
 
 const TSD0: u64 = 0x10;
@@ -267,4 +268,17 @@ fn a_frame_that_was_sent_is_not_given_again() {
 fn rtl8139_classic() {
     dies_everywhere(Machine::new, 0x9e37_79b9, 3);
     (1..6).for_each(|seed| dies_everywhere(Machine::new, seed * 0x1234_5677, 23));
+}
+
+#[test]
+#[ignore = "run by the next one"]
+fn lives() {
+    if stepped::asked().is_some() {
+        lives_watched(Machine::new);
+    }
+}
+
+#[test]
+fn death_at_any_instruction_is_death_before_a_store() {
+    stepped::has_a_point_before_each_store("rtl8139::tests::held::lives", "rtl8139");
 }
