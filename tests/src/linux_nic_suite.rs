@@ -391,15 +391,17 @@ impl LinuxNicSuite<'_> {
             );
         }
         let nobody = format!("10.78.6.{}", last(guest.ip()));
-        let stray = guest_tools::hardly_grown(guest, card.heard, 1, || {
-            assert_eq!(
-                guest_tools::pings(*virtio, &nobody, 3)?,
-                0,
-                "a VLAN that the guest is not in"
-            );
+        // To the NIC, or nothing but questions who has that address would come: too few to tell
+        // from what others say meanwhile.
+        let own = guest.sh("cat /sys/class/net/eth0/address")?;
+        let at = format!("{nobody} lladdr {} dev lan6 nud permanent", own.trim());
+        virtio.sh(&format!("/bin/ip neigh replace {at}"))?;
+        let stray = guest_tools::hardly_grown(guest, card.heard, 9, || {
+            let answered = guest_tools::pings(*virtio, &nobody, 20)?;
+            assert_eq!(answered, 0, "a VLAN that the guest is not in");
             Ok(())
         })?;
-        assert!(stray < 2 || !card.sorts_tags, "{stray} frames of a VLAN that it is not in");
+        assert!(stray < 10 || !card.sorts_tags, "{stray} frames of a VLAN that it is not in");
         connectivity::no_checksum_errors(*guest)?;
         guest.sh("ip link del lan5")?;
         virtio.sh("ip link del lan5; ip link del lan6").map(drop)
