@@ -43,6 +43,7 @@ const MAY_DEPEND: &[(&str, &[&str])] = &[
     ("vmlan-gateway", &["vmlan-config", "vmlan-driver", "vmlan-sandbox", "vmlan-transport"]),
     // It starts the program as a user would.
     ("vmlan-harness", &[]),
+    ("vmlan-stepped", &[]),
     (
         "vmlan-lab",
         &[

@@ -10,12 +10,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use vmlan_frame::{Batch, Offload};
 use vmlan_ram::{Map, Slice, Window};
+use vmlan_stepped::watched;
 
 use self::words::*;
 use super::fixture::{FakeHost, frame, memory};
 use super::held::fuse::{self, Died};
 use super::held::{HELD, point};
-use super::stepped;
+use super::stepped::watch_me;
 use super::{Nic, PciFunction as _, Space};
 
 /// Words of a CSB.
@@ -292,7 +293,7 @@ pub trait Mortal: Sized {
 
     /// Something that the switch does. `None`: it died of it.
     fn device<T>(&mut self, does: impl FnOnce(&mut Self) -> T) -> Option<T> {
-        match catch_unwind(AssertUnwindSafe(|| stepped::watched(|| does(self)))) {
+        match catch_unwind(AssertUnwindSafe(|| watched(|| does(self)))) {
             Ok(done) => Some(done),
             Err(why) if why.is::<Died>() => {
                 self.die();
@@ -462,11 +463,11 @@ fn run<M: Mortal>(
     (machine, u32::MAX - left, end)
 }
 
-/// A part of a run, watched from outside: see [`stepped`].
+/// A part of a run, watched from outside: see [`super::stepped`].
 pub fn lives_watched<M: Mortal>(new: impl Fn() -> M) {
     let mut random = Random(0x9e37_79b9);
     let mut machine = new();
-    stepped::watch_me();
+    watch_me();
     for _ in 0..M::STEPS / 6 {
         machine.step(&mut random);
     }

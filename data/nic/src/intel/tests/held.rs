@@ -13,10 +13,7 @@ use super::guest::*;
 use super::{Intel, Model};
 use crate::chip::Space;
 use crate::chip::held::fuse;
-use crate::chip::held_judge::{
-    Block, Life, Mortal, Random, all, dies_everywhere, lives_watched, window,
-};
-use crate::chip::stepped;
+use crate::chip::held_judge::{Block, Life, Mortal, Random, all, dies_everywhere, window};
 use crate::e1000::I82540;
 use crate::e1000e::I82574;
 
@@ -596,23 +593,4 @@ fn e1000e_trapped() {
 fn e1000e_mapped() {
     (1..4)
         .for_each(|seed| dies_everywhere(|| Machine::<I82574>::new(true), seed * 0x2345_6789, 23));
-}
-
-#[test]
-#[ignore = "run by the next one"]
-fn lives() {
-    match stepped::asked().as_deref() {
-        Some("e1000") => lives_watched(|| Machine::<I82540>::new(false)),
-        Some("e1000, mapped") => lives_watched(|| Machine::<I82540>::new(true)),
-        Some("e1000, CSB") => lives_watched(Machine::<I82540>::with_csb),
-        Some("e1000e") => lives_watched(|| Machine::<I82574>::new(true)),
-        _ => {}
-    }
-}
-
-#[test]
-fn death_at_any_instruction_is_death_before_a_store() {
-    for what in ["e1000", "e1000, mapped", "e1000, CSB", "e1000e"] {
-        stepped::has_a_point_before_each_store("intel::held::lives", what);
-    }
 }

@@ -1,16 +1,20 @@
 //! Death of a switch whose e1000's driver uses the CSB.
 
+use vmlan_stepped::asked;
+
 use super::*;
 use crate::chip::held::HELD;
+use crate::chip::held_judge::lives_watched;
 pub use crate::chip::held_judge::words::*;
 use crate::chip::state::{StateError, Tag, parts_of};
+use crate::chip::stepped::has_a_point_before_each_store;
 
 pub const CSBAL: u64 = 0x2830;
 pub const CSBAH: u64 = 0x2834;
 
 impl<M: Driven> Machine<M> {
     /// Its driver has a CSB from the beginning.
-    pub(super) fn with_csb() -> Self {
+    fn with_csb() -> Self {
         let mut machine = Self { csb: Some(Block::default()), ..Self::new(false) };
         machine.place();
         machine.turn_on();
@@ -415,5 +419,24 @@ fn no_frame_waits_for_the_next() {
         machine.pull(256, 0);
         fuse::set(None);
         assert!(machine.all_is_sent(), "off, {stores}");
+    }
+}
+
+#[test]
+#[ignore = "run by the next one"]
+fn lives() {
+    match asked().as_deref() {
+        Some("e1000") => lives_watched(|| Machine::<I82540>::new(false)),
+        Some("e1000, mapped") => lives_watched(|| Machine::<I82540>::new(true)),
+        Some("e1000, CSB") => lives_watched(Machine::<I82540>::with_csb),
+        Some("e1000e") => lives_watched(|| Machine::<I82574>::new(true)),
+        _ => {}
+    }
+}
+
+#[test]
+fn death_at_any_instruction_is_death_before_a_store() {
+    for what in ["e1000", "e1000, mapped", "e1000, CSB", "e1000e"] {
+        has_a_point_before_each_store("intel::held::csb::lives", what);
     }
 }

@@ -11,10 +11,11 @@ use crate::chip::fixture::{MAC, frame};
 use crate::chip::held::HELD;
 use crate::chip::held_judge::words::*;
 use crate::chip::held_judge::{Block, Life, Mortal, Random, all, dies_everywhere, lives_watched};
-use crate::chip::stepped;
+use crate::chip::stepped::has_a_point_before_each_store;
 use crate::chip::{Config, PciFunction as _, Space};
 use crate::r8169::R8169;
 use crate::rtl8139::Rtl8139;
+use vmlan_stepped::asked;
 
 const TNPDS: u64 = 0x20;
 const THPDS: u64 = 0x28;
@@ -560,7 +561,7 @@ fn csbs_are_found() {
 #[test]
 #[ignore = "run by the next one"]
 fn lives() {
-    match stepped::asked().as_deref() {
+    match asked().as_deref() {
         Some("r8169") => lives_watched(Machine::<R8169>::new),
         Some("rtl8139, C+") => lives_watched(Machine::<Rtl8139>::new),
         Some("r8169, CSB") => lives_watched(Machine::<R8169>::with_csb),
@@ -571,6 +572,6 @@ fn lives() {
 #[test]
 fn death_at_any_instruction_is_death_before_a_store() {
     for what in ["r8169", "rtl8139, C+", "r8169, CSB"] {
-        stepped::has_a_point_before_each_store("realtek::held::lives", what);
+        has_a_point_before_each_store("realtek::held::lives", what);
     }
 }

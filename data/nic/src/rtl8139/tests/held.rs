@@ -9,8 +9,9 @@ use vmlan_frame::Mac;
 use super::super::Rtl8139;
 use crate::chip::fixture::{MAC, frame};
 use crate::chip::held_judge::{Life, Mortal, Random, dies_everywhere, lives_watched};
-use crate::chip::stepped;
+use crate::chip::stepped::has_a_point_before_each_store;
 use crate::chip::{Config, PciFunction as _, Space};
+use vmlan_stepped::asked;
 
 const TSD0: u64 = 0x10;
 const TSAD0: u64 = 0x20;
@@ -273,12 +274,12 @@ fn rtl8139_classic() {
 #[test]
 #[ignore = "run by the next one"]
 fn lives() {
-    if stepped::asked().is_some() {
+    if asked().is_some() {
         lives_watched(Machine::new);
     }
 }
 
 #[test]
 fn death_at_any_instruction_is_death_before_a_store() {
-    stepped::has_a_point_before_each_store("rtl8139::tests::held::lives", "rtl8139");
+    has_a_point_before_each_store("rtl8139::tests::held::lives", "rtl8139");
 }
