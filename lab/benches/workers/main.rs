@@ -6,6 +6,11 @@
 //! lie in memory ready-made: to send a burst is to store an index, to give buffers back is another
 //! store. Whoever pulls or pushes does it, in its own time. So what is measured is ports, switch
 //! and workers' loops, and no guest needs a core.
+//!
+//! Then, with what was measured, what 2, 8, 16 and 64 workers would do: see `model.rs`. VMLAN_LINE=NS:
+//! as if a line that another core had took so long.
+mod model;
+
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -272,6 +277,11 @@ fn main() {
     let rounds: usize = numbers.next().map_or(7, |n| n.parse().expect("rounds"));
     println!("Mframes/s, medians of {rounds} rounds; the ratio's least, median and most");
     let only = std::env::var("VMLAN_CASE").ok();
+    let line = match std::env::var("VMLAN_LINE") {
+        Ok(ns) => ns.parse().expect("nanoseconds"),
+        Err(_) => model::line_cost(pin),
+    };
+    println!("a line that was the other core's, of many at once: {line:.1} ns");
     for case in CASES.iter().filter(|case| only.as_ref().is_none_or(|o| case.name.contains(o))) {
         let mut pairs: Vec<_> =
             (0..rounds).map(|_| (rate(case, 1, time), rate(case, 2, time))).collect();
@@ -282,14 +292,43 @@ fn main() {
             all.sort_by(f64::total_cmp);
             all[rounds / 2] / 1e6
         };
+        let one = middle(|p| p.0);
         println!(
             "{:44} one worker {:6.2}, two {:6.2}: {:.2} [{:.2}, {:.2}]",
             case.name,
-            middle(|p| p.0),
+            one,
             middle(|p| p.1),
             ratio(rounds / 2),
             ratio(0),
             ratio(rounds - 1)
+        );
+        predict(case, model::Costs { frame: 1e3 / one, line });
+    }
+}
+
+/// What the model says of two workers, which were measured, and of more.
+fn predict(case: &Case, costs: model::Costs) {
+    let (to, ports, queues) = (case.to, case.ports, usize::from(case.queues));
+    let traffic = model::Traffic {
+        ports,
+        queues,
+        batch: BURST.into(),
+        // Each slot of a ring is a flow, and flows are spread over queues.
+        to: Box::new(move |port, n| {
+            let slot = u16::try_from(n).expect("a batch");
+            (to(port, slot, ports), (n * 7 + port) % queues)
+        }),
+        sends: case.sends,
+    };
+    let alone = model::simulate(&traffic, costs, 1).rate;
+    for count in [2, 8, 16, 64] {
+        let outcome = model::simulate(&traffic, costs, count);
+        println!(
+            "  model, {count:2} workers: {:5.2} times one; {:.0} % of their time wait for locks, \
+             {:.0} % for lines",
+            outcome.rate / alone,
+            outcome.waits * 100.0,
+            outcome.lines * 100.0
         );
     }
 }
