@@ -2,13 +2,13 @@
 //! between one worker and two.
 //!
 //! `cargo bench -p vmlan-lab --bench workers -- [SECONDS [ROUNDS]]`; VMLAN_CASE=WORD: only cases
-//! whose names have it. The guests' halves of the rings
-//! lie in memory ready-made: to send a burst is to store an index, to give buffers back is another
-//! store. Whoever pulls or pushes does it, in its own time. So what is measured is ports, switch
-//! and workers' loops, and no guest needs a core.
+//! whose names have it. The guests' halves of the rings lie in memory ready-made: to send a burst
+//! is to store an index, to give buffers back is another store. Whoever pulls or pushes does it, in
+//! its own time. So what is measured is ports, switch and workers' loops, and no guest needs a
+//! core.
 //!
-//! Then, with what was measured, what 2, 8, 16 and 64 workers would do: see `model.rs`. VMLAN_LINE=NS:
-//! as if a line that another core had took so long.
+//! Then, with what was measured, what 2, 8, 16 and 64 workers would do: see `model.rs`.
+//! VMLAN_LINE=NS: as if a line that another core had took so long.
 mod model;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
