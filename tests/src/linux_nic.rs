@@ -159,6 +159,8 @@ pub const E1000E: LinuxNic = LinuxNic {
     options: &["", "IntMode=1", "IntMode=0"],
     // Its driver, unlike the e1000's, compares no group's address.
     filter: Filter::Bits4096,
+    // It turns the filter on, and then writes back what RCTL was before that.
+    sorts_tags: false,
     cpus: 2,
     ..E1000
 };
