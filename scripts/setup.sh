@@ -136,9 +136,9 @@ name_what_is_missing() {
 }
 
 install_missing() {
-  local log
+  local log what_for="${reasons[*]}"
   [ ${#missing[@]} -gt 0 ] || return 0
-  say "installing ${missing[*]}: ${reasons[*]%;}"
+  say "installing ${missing[*]}: ${what_for%;}"
   hold_daemons
   fresh_lists
   log=$(mktemp)
