@@ -174,17 +174,13 @@ fn transfer(keys: &str, queues: u16, size: u32, count: u64) -> (Summary, Summary
         let (sent, got) = try_transfer(keys, queues, size, count);
         eprintln!("{keys} {size} B\n  {sent}\n  {got}");
         assert_eq!((got.out_of_order, got.corrupt, got.other_frames), (0, 0, 0), "{keys}");
-        assert_eq!(
-            (sent.frames, got.frames + got.lost),
-            (count, count),
-            "{keys}: {sent:?} {got:?}"
-        );
+        assert!(sent.frames == count && got.frames <= count, "{keys}: {sent:?} {got:?}");
         assert_eq!(got.bytes, got.frames * u64::from(size));
         assert!(sent.rings_sound && got.rings_sound && got.malformed == 0);
-        if got.lost == 0 {
+        if got.frames == count {
             return (sent, got);
         }
-        assert!(tries_left > 0, "{keys}: {} frames lost", got.lost);
+        assert!(tries_left > 0, "{keys}: {} of {count} frames arrive", got.frames);
     }
     unreachable!("the last try returns or fails");
 }
