@@ -30,6 +30,8 @@ const GREEDY: f64 = 0.75;
 /// Moving a port is worth the trouble if it evens loads out as much as moving this part of a
 /// worker's time from one that is full to one that is idle.
 const WORTH: f64 = 0.125;
+/// A port that takes less is not looked at: there may be a thousand.
+const LITTLE: f64 = 0.01;
 
 /// What was measured of a port.
 #[derive(Clone, Debug, Default)]
@@ -96,7 +98,7 @@ pub(super) fn relieve(ports: &[Load], workers: usize) -> Option<(usize, usize)> 
     let mut best = (unevenness(&wanted) - 2.0 * WORTH * WORTH, None);
     for (index, port) in demands.iter().enumerate() {
         let short = |lane| busy[port.worker(lane, workers)] > SHORT;
-        let any = (0..port.lanes.len()).any(|lane| port.lanes[lane] > 0.0 && short(lane));
+        let any = (0..port.lanes.len()).any(|lane| port.lanes[lane] > LITTLE && short(lane));
         if port.rests || !any {
             continue;
         }
