@@ -32,8 +32,11 @@ sub room {
   my @part = split m{/}, shift;
   return $part[0] if @part < 3 || $part[0] =~ /^(bench|tests|fuzz|vmlan)$/;
   my ($last) = $part[3] ? $part[3] =~ /^(\w+)/ : ();
-  return "data/nic/$last" if "$part[0]/$part[1]" eq "data/nic" && $part[2] eq "src" && @part > 4;
-  return "$part[0]/$part[1]" if "$part[0]/$part[1]" ne "lab/src";
+  my $crate = "$part[0]/$part[1]";
+  # Chips, protocols and tools are rooms of their own.
+  my $house = $crate =~ m{^(data/nic|control/attach|guest/(driver|tools))$};
+  return "$crate/$last" if $house && $part[2] eq "src" && @part > 4;
+  return $crate if $crate ne "lab/src";
   my ($folder) = $part[2] =~ /^(\w+)/;
   return @part > 3 || -d "$ENV{TREE}/lab/src/$folder" ? "lab/$folder" : "lab";
 }
