@@ -226,6 +226,39 @@ fn a_hundred_upgrades_and_twenty_that_are_refused() -> Result<()> {
     switch.ask(&["stop", "--for-good"]).map(drop)
 }
 
+/// Nanoseconds of a register's read.
+fn read_cost(options: &[&str]) -> Result<f64> {
+    const READS: u32 = 20_000;
+    let dir = tempfile::tempdir().expect("a directory");
+    let port = format!("a=vfio-user:{}", dir.path().join("a").display());
+    let words: Vec<_> = options.iter().chain([&&*port]).map(|word| (*word).to_owned()).collect();
+    let switch = Switch::start(dir.path(), None, &words)?;
+    let mut machine = Machine::new(&dir.path().join("a"), 1);
+    let begin = Instant::now();
+    (0..READS).for_each(|_| _ = machine.bus.read32(8).expect("an answer"));
+    let cost = begin.elapsed().as_secs_f64() * 1e9 / f64::from(READS);
+    switch.ask(&["stop"])?;
+    Ok(cost)
+}
+
+/// Held and not in turn; told and not judged.
+#[test]
+#[ignore = "a measurement of a minute"]
+fn what_a_registers_read_costs() -> Result<()> {
+    const ROUNDS: usize = 15;
+    let mut all = [Vec::new(), Vec::new(), Vec::new()];
+    for _ in 0..ROUNDS {
+        let [plain, held] = [read_cost(&[])?, read_cost(&["--hold-for", "60"])?];
+        all.iter_mut().zip([plain, held, held - plain]).for_each(|(all, one)| all.push(one));
+    }
+    for (what, all) in ["not held", "held", "difference"].iter().zip(&mut all) {
+        all.sort_by(f64::total_cmp);
+        let [low, middle, high] = [1, 2, 3].map(|quarter| all[quarter * ROUNDS / 4]);
+        println!("{what}: {middle:.0} [{low:.0}, {high:.0}] ns, {ROUNDS} rounds");
+    }
+    Ok(())
+}
+
 /// Asks whoever serves now. An error is as good: the switch may be dead.
 fn ask(dir: &Path, words: &[&str]) -> Result<String> {
     let api = dir.join("api.sock").display().to_string();
