@@ -8,7 +8,6 @@
 //! core.
 //!
 //! Then, with what was measured, what 2, 8, 16 and 64 workers would do: see `model.rs`.
-//! VMLAN_LINE=NS: as if a line that another core had took so long.
 mod model;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -277,12 +276,8 @@ fn main() {
     let rounds: usize = numbers.next().map_or(7, |n| n.parse().expect("rounds"));
     println!("Mframes/s, medians of {rounds} rounds; the ratio's least, median and most");
     let only = std::env::var("VMLAN_CASE").ok();
-    let line = match std::env::var("VMLAN_LINE") {
-        Ok(ns) => ns.parse().expect("nanoseconds"),
-        Err(_) => model::line_cost(pin),
-    };
-    println!("a line that was the other core's, of many at once: {line:.1} ns");
     for case in CASES.iter().filter(|case| only.as_ref().is_none_or(|o| case.name.contains(o))) {
+        let before = model::line_costs(pin);
         let mut pairs: Vec<_> =
             (0..rounds).map(|_| (rate(case, 1, time), rate(case, 2, time))).collect();
         pairs.sort_by(|a, b| (a.1 / a.0).total_cmp(&(b.1 / b.0)));
@@ -302,6 +297,9 @@ fn main() {
             ratio(0),
             ratio(rounds - 1)
         );
+        let after = model::line_costs(pin);
+        let line = (f64::midpoint(before.0, after.0), f64::midpoint(before.1, after.1));
+        println!("  a line of the other core's: {:.0} ns, of many {:.1} ns", line.0, line.1);
         predict(case, model::Costs { frame: 1e3 / one, line });
     }
 }
