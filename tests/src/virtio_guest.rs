@@ -32,12 +32,6 @@ impl VirtioGuest {
         let address = format!("vhost-user:{}{keys}", path.display()).parse().expect("an address");
         let nic = VirtioNet::connect(&address, STALL)
             .unwrap_or_else(|e| panic!("{}{keys}: {e:?}", path.display()));
-        Self::on(nic, id)
-    }
-
-    /// Guest `id`, on a NIC that is plugged in.
-    #[must_use]
-    pub fn on(nic: VirtioNet, id: u8) -> Self {
         let batches: Vec<_> = nic.pairs.iter().map(|pair| pair.rx.batch()).collect();
         let sent = vec![0; batches.len()];
         Self { nic, id, batches, sent, expected: Expected::default(), scratch: vec![0; 70_000] }

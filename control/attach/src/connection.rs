@@ -93,7 +93,7 @@ pub enum ConnectionError {
     Keeper(#[source] KeeperError),
     #[error("the port is being removed")]
     Stopping,
-    #[error("the switch died while it answered: nobody knows whether the VMM got the reply")]
+    #[error("the journal and the socket say different things")]
     Unknown,
 }
 
@@ -124,6 +124,10 @@ impl From<KeeperError> for ConnectionError {
         }
     }
 }
+
+/// How long a peer that was perhaps sent a descriptor may say nothing until it is believed not to
+/// have it.
+const SILENCE: Duration = Duration::from_secs(1);
 
 /// How long a write waits between two looks at the stop flag, while the waker is readable for
 /// another reason.
@@ -430,16 +434,21 @@ impl<F: Framing> Connection<F> {
     /// what they answer. Returns how many bytes of requests follow that it has carried out.
     ///
     /// # Errors
-    /// [`ConnectionError`]: it is unknown how far it was, or as [`Connection::finish`].
+    /// [`ConnectionError::Unknown`], or as [`Connection::finish`].
     pub fn recover(&mut self, waker: &Waker) -> Result<usize, ConnectionError> {
         let Some(journal) = &self.journal else { return Ok(0) };
-        match journal.phase()? {
-            Phase::Idle => {
+        let phase = match journal.phase()? {
+            Phase::Passing { peeked, taken } if self.says_more(peeked, waker)? => {
+                Phase::Answered { peeked, taken }
+            }
+            phase => phase,
+        };
+        match phase {
+            Phase::Idle | Phase::Passing { .. } => {
                 self.done = journal.done(peek_offset(self.sock.as_fd())?);
                 journal.set_left(self.done);
                 journal.begin_anew();
             }
-            Phase::Passing => return Err(ConnectionError::Unknown),
             Phase::Answered { peeked, taken } => {
                 // If we die before all is taken, an empty pipe is none that was not filled.
                 journal.answered();
@@ -462,6 +471,22 @@ impl<F: Framing> Connection<F> {
         }
         self.forget();
         Ok(self.done)
+    }
+
+    /// True if there is more in the socket than `bytes`, now or within [`SILENCE`].
+    fn says_more(&self, bytes: usize, waker: &Waker) -> Result<bool, ConnectionError> {
+        let end = Instant::now() + SILENCE;
+        while self.waiting()? <= bytes {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(false);
+            }
+            if waker.stops() {
+                return Err(ConnectionError::Stopping);
+            }
+            std::thread::sleep(left.min(SLICE));
+        }
+        Ok(true)
     }
 
     /// Bytes that wait in the socket.

@@ -12,7 +12,12 @@
 //! | answering | empty | the same |
 //! | answering | full | answered; the rest of the pipe is to be sent, and the requests taken |
 //! | answered | any | the same |
-//! | passing | empty | a reply with a descriptor was sent, or was not: nobody knows |
+//! | passing | empty | a reply with a descriptor was sent, or was not: see below |
+//!
+//! Nothing but its peer can tell that a descriptor was sent. One that waits for a reply says
+//! nothing: if it has said more, it has it. If it says nothing more for a while the reply was not
+//! sent, and the request is done anew. (A peer that stood still all that time, with the reply in
+//! its hands, gets a second one, finds that out, and hangs up.)
 //!
 //! Whether the requests were taken shows in the socket's place: it moves back by what was.
 //!
@@ -75,8 +80,8 @@ pub enum Phase {
     Idle,
     /// Of `peeked` bytes the first `taken` were answered. They may have been taken already.
     Answered { peeked: usize, taken: usize },
-    /// Nobody knows whether a reply was sent.
-    Passing,
+    /// The same, or not: a reply was sent if the peer says more.
+    Passing { peeked: usize, taken: usize },
 }
 
 /// The journal of a connection.
@@ -199,7 +204,7 @@ impl Journal {
             IDLE => Ok(Phase::Idle),
             ANSWERING if !self.has_mail()? => Ok(Phase::Idle),
             ANSWERING | ANSWERED if taken <= peeked => Ok(answered),
-            PASSING => Ok(Phase::Passing),
+            PASSING if taken <= peeked => Ok(Phase::Passing { peeked, taken }),
             _ => Err(io::ErrorKind::InvalidData.into()),
         }
     }

@@ -2,7 +2,7 @@
 //! client that asks and writes, and of switches that die before any of their steps, those of
 //! recovery too. Each step of it taken away is caught.
 //!
-//! Not in here: a reply that carries a descriptor, of which nobody knows whether it was sent.
+//! Not in here: a reply that carries a descriptor, which its client alone can tell of.
 
 use std::collections::HashSet;
 
