@@ -10,8 +10,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-/// Lines for a visit: lock, state, index. Those of a frame: a used entry of 8 bytes, a descriptor of
-/// 16, a head of 2, and two of its buffer.
+/// Lines for a visit: lock, state, index. Those of a frame: a used entry of 8 bytes, a descriptor
+/// of 16, a head of 2, and two of its buffer.
 const LINES: (f64, f64) = (3.0, 2.0 + 1.0 / 8.0 + 1.0 / 4.0 + 1.0 / 32.0);
 /// The part of a frame's time that is spent under the receiver's lock: push of pull and push.
 const PUSH: f64 = 0.45;
