@@ -154,6 +154,8 @@ pub struct Connection<F: Framing> {
     control: bool,
     /// So many bytes of requests were carried out by the switch before.
     done: usize,
+    /// Where the socket's next peek begins, if that is known.
+    place: Option<usize>,
     framing: PhantomData<F>,
 }
 
@@ -166,6 +168,7 @@ impl<F: Framing> Connection<F> {
             shown_fds: false,
             control: false,
             done: 0,
+            place: None,
             buf: vec![0; F::BUFFER].into_boxed_slice(),
             start: 0,
             end: 0,
@@ -297,7 +300,10 @@ impl<F: Framing> Connection<F> {
         let limit = if self.fds.is_empty() { self.buf.len() } else { goal };
         let free = self.buf.get_mut(from..limit).unwrap_or_default();
         let place = i32::try_from(from).map_err(|_| ConnectionError::Unknown)?;
-        set_peek_offset(self.sock.as_fd(), place)?;
+        if self.place != Some(from) {
+            set_peek_offset(self.sock.as_fd(), place)?;
+            self.place = Some(from);
+        }
         let seen = match peek(self.sock.as_fd(), free) {
             Ok(seen) => seen,
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(false),
@@ -308,11 +314,13 @@ impl<F: Framing> Connection<F> {
             return Err(ConnectionError::Closed);
         }
         self.end += seen.bytes;
+        self.place = Some(self.end);
         self.started.get_or_insert(now);
         // A peek that ends where descriptors begin says that it has seen them: they are the next
         // message's, if this one has its own.
         self.shown_fds |= seen.fds;
         if seen.fds && self.fds.is_empty() {
+            self.place = None;
             set_peek_offset(self.sock.as_fd(), place)?;
             let shown = free.get_mut(..seen.bytes).unwrap_or_default();
             let taken = self.sock.peek(shown, &mut self.fds)?;
@@ -379,7 +387,8 @@ impl<F: Framing> Connection<F> {
             point();
             journal.answered();
             point();
-            self.deliver(journal, waker)?;
+            let posted = if fd.is_some() { 0 } else { replies.len() };
+            self.deliver(journal, posted, waker)?;
             point();
         }
         let through_keeper = self.shown_fds;
@@ -396,10 +405,16 @@ impl<F: Framing> Connection<F> {
         Ok(())
     }
 
-    fn deliver(&self, journal: &Journal, waker: &Waker) -> Result<(), ConnectionError> {
+    /// `posted`: bytes that are known to be in the pipe.
+    fn deliver(
+        &self,
+        journal: &Journal,
+        mut posted: usize,
+        waker: &Waker,
+    ) -> Result<(), ConnectionError> {
         let mut end = None;
         loop {
-            match journal.deliver(self.sock.as_fd()) {
+            match journal.deliver(self.sock.as_fd(), std::mem::take(&mut posted)) {
                 Ok(true) => return Ok(()),
                 Ok(false) => {}
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
@@ -415,6 +430,9 @@ impl<F: Framing> Connection<F> {
     /// Takes so many bytes from the socket, which were peeked. Descriptors among them are the
     /// keeper's to drop.
     fn consume(&mut self, mut bytes: usize, through_keeper: bool) -> Result<(), ConnectionError> {
+        // The kernel moves the place back by what is taken.
+        let place = self.place.take().filter(|_| !through_keeper);
+        let place = place.and_then(|place| place.checked_sub(bytes));
         while bytes > 0 {
             let buf = self.buf.get_mut(..bytes).ok_or(ConnectionError::Unknown)?;
             let taken = if through_keeper {
@@ -427,6 +445,7 @@ impl<F: Framing> Connection<F> {
             }
             bytes = bytes.saturating_sub(taken);
         }
+        self.place = place;
         Ok(())
     }
 
@@ -453,7 +472,7 @@ impl<F: Framing> Connection<F> {
                 // If we die before all is taken, an empty pipe is none that was not filled.
                 journal.answered();
                 point();
-                self.deliver(journal, waker)?;
+                self.deliver(journal, 0, waker)?;
                 point();
                 let place = peek_offset(self.sock.as_fd())?;
                 let gone = peeked.checked_sub(place).ok_or(ConnectionError::Unknown)?;

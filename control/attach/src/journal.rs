@@ -240,14 +240,18 @@ impl Journal {
     }
 
     /// Moves bytes from the pipe to the socket, as many as it has room for. True: the pipe is
-    /// empty.
+    /// empty. `has`: so many bytes are known to be in it; 0: that is not known.
     ///
     /// # Errors
     /// `WouldBlock`, or that of the socket.
-    pub fn deliver(&self, sock: BorrowedFd<'_>) -> io::Result<bool> {
+    pub fn deliver(&self, sock: BorrowedFd<'_>, has: usize) -> io::Result<bool> {
         let [read, _] = &self.out;
+        let splice = || splice(read, None, sock, None, MOST, SpliceFlags::NONBLOCK);
+        if has > 0 {
+            return Ok(splice()? == has);
+        }
         if self.has_mail()? {
-            splice(read, None, sock, None, MOST, SpliceFlags::NONBLOCK)?;
+            splice()?;
         }
         Ok(!self.has_mail()?)
     }
