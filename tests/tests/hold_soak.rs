@@ -6,7 +6,7 @@
 
 use std::path::Path;
 use std::sync::RwLock;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use vmlan_driver::virtio::VirtioNet;
@@ -74,16 +74,20 @@ fn die_at(load: &mut Load<'_, '_>, switch: &mut Switch, at: Instant) {
     }
 }
 
-/// Reads a register without end; the longest time that it took, in ns.
-fn spin(machine: &mut Machine, over: &AtomicBool) -> Duration {
-    let mut longest = Duration::ZERO;
+/// Reads a register without end; `longest` is the longest time that it took, in microseconds.
+fn spin(machine: &mut Machine, over: &AtomicBool, longest: &AtomicU64) {
     while !over.load(Ordering::Relaxed) {
         let begin = Instant::now();
         machine.bus.read32(8).expect("an answer");
-        longest = longest.max(begin.elapsed());
+        let took = u64::try_from(begin.elapsed().as_micros()).expect("not for ever");
+        longest.fetch_max(took, Ordering::Relaxed);
         std::thread::yield_now();
     }
-    longest
+}
+
+/// What [`spin`] found, in milliseconds.
+fn ms(longest: &AtomicU64) -> f64 {
+    longest.load(Ordering::Relaxed) as f64 / 1e3
 }
 
 fn start(dir: &Path, keys: &str) -> Result<Switch> {
@@ -106,8 +110,9 @@ fn a_thousand_kills() -> Result<()> {
         let mut load = Load::new(&mut from, &mut to);
         let (mut random, over) = (Random(0x5eed), AtomicBool::new(false));
         let mut before = None;
-        let longest = std::thread::scope(|scope| -> Result<Duration> {
-            let spinner = scope.spawn(|| spin(&mut c, &over));
+        let longest = AtomicU64::new(0);
+        std::thread::scope(|scope| -> Result<()> {
+            scope.spawn(|| spin(&mut c, &over, &longest));
             for n in 1..=kills / 2 {
                 let at = Instant::now() + TRIAL + Duration::from_micros(random.below(300_000));
                 die_at(&mut load, &mut switch, at);
@@ -122,7 +127,7 @@ fn a_thousand_kills() -> Result<()> {
                 }
             }
             over.store(true, Ordering::Relaxed);
-            Ok(spinner.join().expect("the one that spins"))
+            Ok(())
         })?;
         load.go(|| false);
         switch.answering()?;
@@ -133,11 +138,12 @@ fn a_thousand_kills() -> Result<()> {
         assert_kept(&switch, &before.expect("the first one"));
         println!(
             "{keys:?}: {} kills, {} frames, {} times some came again; longest pause of frames \
-             {:.1?}, of a register's reader {longest:.1?}",
+             {:.1?}, of a register's reader {:.1} ms",
             kills / 2,
             load.next,
             load.steps,
             load.longest,
+            ms(&longest),
         );
         switch.ask(&["stop", "--for-good"])?;
     }
@@ -182,8 +188,9 @@ fn a_hundred_upgrades_and_twenty_that_are_refused() -> Result<()> {
     let mut before = None;
     // Those that fail after all has been handed over are gone on from, too.
     let mut adopted = 0;
+    let (longest, refusals) = (AtomicU64::new(0), AtomicU64::new(0));
     std::thread::scope(|scope| -> Result<()> {
-        let spinner = scope.spawn(|| spin(&mut c, &over));
+        scope.spawn(|| spin(&mut c, &over, &longest));
         for n in 1..=100 {
             let upgrade = scope.spawn(|| switch.ask(&["upgrade"]));
             while !upgrade.is_finished() {
@@ -200,21 +207,24 @@ fn a_hundred_upgrades_and_twenty_that_are_refused() -> Result<()> {
             }
             let which = n / 5 % REFUSED.len();
             let binary = &refused[which];
+            let planned = longest.swap(0, Ordering::Relaxed);
             let upgrade = scope.spawn(|| switch.ask(&["upgrade", "--binary", binary]));
             while !upgrade.is_finished() {
                 load.go(|| false);
             }
             let failed = upgrade.join().expect("upgrade").expect_err("it is no successor");
+            refusals.fetch_max(longest.swap(planned, Ordering::Relaxed), Ordering::Relaxed);
             println!("{}: {failed}", REFUSED[which]);
             adopted += u32::from(failed.to_string().contains("the old program serves again"));
         }
         over.store(true, Ordering::Relaxed);
         println!(
             "100 upgrades, 20 refused, {} frames; longest pause of frames {:.1?}, of a register's \
-             reader {:.1?}",
+             reader {:.1} ms, at a refusal {:.1} ms",
             load.next,
             load.longest,
-            spinner.join().expect("the one that spins")
+            ms(&longest),
+            ms(&refusals)
         );
         Ok(())
     })?;
