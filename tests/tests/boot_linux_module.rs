@@ -222,8 +222,8 @@ fn row(lan: &mut E1000Lan, driver: &str, options: &str, name: &str) -> Result<[G
 }
 
 /// The control: driven as the stock driver drives it, the module costs what the stock driver does:
-/// a doorbell for a frame, and five accesses for an interrupt. Where frames pile up before the stock
-/// driver (Linux 6.12, a busy machine) the kernel hands them over together, and it rings less.
+/// a doorbell for a frame, and five accesses for an interrupt. Where frames pile up before the
+/// stock driver (Linux 6.12, a busy machine) the kernel hands them over together: it rings less.
 fn same(stock: &[Grown; 2], off: &[Grown; 2]) -> std::result::Result<(), String> {
     let handler = ["ICR", "IMC", "IMS", "STATUS"];
     for (most_doorbells, (stock, off)) in [1050.0, 0.0].into_iter().zip(stock.iter().zip(off)) {
