@@ -326,8 +326,8 @@ impl LinuxNicSuite<'_> {
         self.guest.sh("/bin/ip link set eth0 allmulticast off").map(drop)
     }
 
-    /// More groups than most drivers sort out: of 33 and more they take all, or go on sorting (Linux
-    /// 6.12). Those that are joined are heard in any case.
+    /// More groups than most drivers sort out: of 33 and more they take all, or go on sorting
+    /// (Linux 6.12). Those that are joined are heard in any case.
     fn too_many_groups(
         &mut self,
         stray: &str,
