@@ -57,10 +57,10 @@ impl Watchdog {
 }
 
 pub(super) fn start(shared: Arc<Shared>) -> io::Result<JoinHandle<()>> {
-    std::thread::Builder::new().name("watchdog".into()).spawn(move || watch(&shared))
+    std::thread::Builder::new().name("watchdog".into()).spawn(move || watch(&shared, PATIENCE))
 }
 
-fn watch(shared: &Shared) {
+fn watch(shared: &Shared, patience: Duration) {
     vmlan_sandbox::enter(vmlan_sandbox::Thread::Watchdog);
     let mut last: Vec<u64> = vec![0; shared.slots.len()];
     let dog = &shared.watchdog;
@@ -76,9 +76,10 @@ fn watch(shared: &Shared) {
             }
             dog.parked.store(false, Ordering::SeqCst);
         }
+        // Returns at once if it was told to stop while parked.
         (stopping, _) = dog
             .poke
-            .wait_timeout(stopping, PATIENCE)
+            .wait_timeout_while(stopping, patience, |stopping| !*stopping)
             .unwrap_or_else(std::sync::PoisonError::into_inner);
         for (slot, last) in shared.slots.iter().zip(&mut last) {
             let pulse = slot.pulse.load(Ordering::SeqCst);
@@ -86,6 +87,32 @@ fn watch(shared: &Shared) {
                 signal::interrupt_thread(slot.thread.load(Ordering::SeqCst));
             }
             *last = pulse;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use vmlan_switch::{Options, Switch};
+
+    use super::*;
+    use crate::worker::Workers;
+
+    #[test]
+    fn whoever_is_parked_stops_at_once() {
+        let workers = Workers::played(Switch::new(Options::default())).unwrap();
+        let (shared, watched) = (&workers.shared, workers.shared.clone());
+        let thread = std::thread::spawn(move || watch(&watched, Duration::from_secs(3600)));
+        while !shared.watchdog.parked.load(Ordering::SeqCst) {
+            std::thread::yield_now();
+        }
+        shared.watchdog.stop();
+        let end = Instant::now() + Duration::from_secs(60);
+        while !thread.is_finished() {
+            assert!(Instant::now() < end, "it waits for its patience to end");
+            std::thread::yield_now();
         }
     }
 }
