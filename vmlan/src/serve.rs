@@ -52,6 +52,12 @@ pub(crate) fn run(settings: Settings) -> Result<(), Failure> {
     let api = given.api.take();
     let store = given.store().map_err(|e| Failure::Failed(error_chain(&e)))?;
     let process = process(&settings.running, api.is_some(), store.is_some());
+    // While there is one thread, and nothing open that its children would hold; and while a switch
+    // that is to be replaced still serves.
+    vmlan_keeper::start_starter(&[c"vmlan", c"gateway", c"--line"])
+        .map_err(|e| Failure::Failed(format!("cannot start the gateways' starter: {e}")))?;
+    vmlan_keeper::start(settings.running.sandbox == OnOff::On)
+        .map_err(|e| Failure::Failed(format!("cannot start the keepers' process: {e}")))?;
     let line = match supervision {
         Supervision::Supervised => {
             supervise::depend(false)?;
@@ -59,12 +65,7 @@ pub(crate) fn run(settings: Settings) -> Result<(), Failure> {
         }
         _ => settings.running.successor.then(|| Line::wait(&settings)).transpose()?,
     };
-    // While there is one thread, and nothing open that its children would hold.
     let hold = hold(&settings.running, store)?;
-    vmlan_keeper::start_starter(&[c"vmlan", c"gateway", c"--line"])
-        .map_err(|e| Failure::Failed(format!("cannot start the gateways' starter: {e}")))?;
-    vmlan_keeper::start(settings.running.sandbox == OnOff::On)
-        .map_err(|e| Failure::Failed(format!("cannot start the keepers' process: {e}")))?;
     log_format::init();
     let (sender, actions) = channel();
     // Before anything exists that would be left behind by a signal.
