@@ -111,7 +111,7 @@ bench-kvm: ## the KVM analysis with Linux guests (TCG): TCP windows, register ac
 
 # Each fuzz target runs for so long in `make soak`.
 SOAK_SECONDS ?= 3600
-soak: ## long runs: property tests, 100 times kill -9, 40 moves, hours of fuzzing (SOAK_SECONDS)
+soak: ## long runs: property tests, 1,000 times kill -9, 40 moves, hours of fuzzing (SOAK_SECONDS)
 	@scripts/setup.sh build test kernels
 	PROPTEST_CASES=20000 $(CARGO) test --release --workspace --exclude vmlan-tests --lib --quiet
 	$(CARGO) build --release -p vmlan
