@@ -7,7 +7,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
-use common::{Switch, fails, pid, until};
+use common::{Switch, fails, next, pid, until};
 
 const NET: &str = "net=nat:10.77.0.0/24";
 
@@ -204,7 +204,7 @@ fn a_port_of_a_supervised_switch_ends_with_the_switch() {
     assert_ne!(before, u64::from(switch.pid()));
     let kill = ["-s", "KILL", &before.to_string()];
     assert!(Command::new("kill").args(kill).status().unwrap().success());
-    until("the next", || switch.run(&["stats"]).status.success() && pid(&switch) != before);
+    next(&switch, before);
     assert_eq!(names(&switch), ["s"]);
     // Another may have its name, and the end of the first changes nothing for that.
     let _other = Vm::start(&switch.api(), &[], &[&qemu, "wait", "b"]);

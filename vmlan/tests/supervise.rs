@@ -4,7 +4,7 @@ mod common;
 
 use std::process::Command;
 
-use common::{Switch, fails, pid, until};
+use common::{Switch, fails, next, pid, until};
 
 const VMLAN: &str = env!("CARGO_BIN_EXE_vmlan");
 const HELD: [&str; 3] = ["--supervise", "--hold-for", "60"];
@@ -22,12 +22,6 @@ fn log(switch: &Switch) -> String {
 fn kill(signal: &str, pid: u64) {
     let words = ["-s", signal, &pid.to_string()];
     assert!(Command::new("kill").args(words).status().unwrap().success());
-}
-
-/// The process that serves once it is another one than `before`.
-fn next(switch: &Switch, before: u64) -> u64 {
-    until("the next switch", || switch.run(&["stats"]).status.success() && pid(switch) != before);
-    pid(switch)
 }
 
 /// It has not ended: what nobody has reaped yet has.

@@ -172,22 +172,29 @@ impl Drop for Switch {
 
 /// The process that serves: it may not be the one that was started.
 pub fn pid(switch: &Switch) -> u64 {
-    let said = switch.ask(&["stats", "--json"]);
-    assert!(!said.is_empty());
-    let socket = std::os::unix::net::UnixStream::connect(switch.path("api.sock")).unwrap();
-    process(&socket)
+    serving(switch).expect("nobody serves")
 }
 
-/// Whoever answers at the other end of a connection says that it is this process.
-fn process(mut socket: &std::os::unix::net::UnixStream) -> u64 {
+/// The process that serves once it is another one than `before`.
+pub fn next(switch: &Switch, before: u64) -> u64 {
+    let mut now = None;
+    until("the next switch", || {
+        now = serving(switch).filter(|pid| *pid != before);
+        now.is_some()
+    });
+    now.unwrap()
+}
+
+/// The process that says that it serves. `None`: there is none, or it is dying.
+fn serving(switch: &Switch) -> Option<u64> {
     use std::io::{Read as _, Write as _};
+    let mut socket = std::os::unix::net::UnixStream::connect(switch.path("api.sock")).ok()?;
     let ask = b"GET /v1/process HTTP/1.1\r\nhost: vmlan\r\nconnection: close\r\n\r\n";
-    socket.write_all(ask).unwrap();
+    socket.write_all(ask).ok()?;
     let mut said = String::new();
-    socket.read_to_string(&mut said).unwrap();
-    let body = said.split("\r\n\r\n").nth(1).unwrap();
-    let process: serde_json::Value = serde_json::from_str(body).unwrap();
-    process["pid"].as_u64().unwrap()
+    socket.read_to_string(&mut said).ok()?;
+    let process: serde_json::Value = serde_json::from_str(said.split("\r\n\r\n").nth(1)?).ok()?;
+    process["pid"].as_u64()
 }
 
 /// How often a thread of a process slept of its own will.
