@@ -175,7 +175,7 @@ fn refused(dir: &Path, switch: &Switch) -> Vec<String> {
 
 #[test]
 #[ignore = "soak: minutes"]
-fn a_hundred_upgrades_and_twenty_that_are_refused() -> Result<()> {
+fn a_hundred_upgrades_and_as_many_that_are_refused() -> Result<()> {
     let dir = tempfile::tempdir().expect("a directory");
     let switch = start(dir.path(), "")?;
     let [mut a, mut b] =
@@ -202,10 +202,7 @@ fn a_hundred_upgrades_and_twenty_that_are_refused() -> Result<()> {
             if n == 1 {
                 before = Some(kept(&switch));
             }
-            if n % 5 > 0 {
-                continue;
-            }
-            let which = n / 5 % REFUSED.len();
+            let which = n % REFUSED.len();
             let binary = &refused[which];
             let planned = longest.swap(0, Ordering::Relaxed);
             let upgrade = scope.spawn(|| switch.ask(&["upgrade", "--binary", binary]));
@@ -214,12 +211,14 @@ fn a_hundred_upgrades_and_twenty_that_are_refused() -> Result<()> {
             }
             let failed = upgrade.join().expect("upgrade").expect_err("it is no successor");
             refusals.fetch_max(longest.swap(planned, Ordering::Relaxed), Ordering::Relaxed);
-            println!("{}: {failed}", REFUSED[which]);
+            if n <= REFUSED.len() {
+                println!("{}: {failed}", REFUSED[which]);
+            }
             adopted += u32::from(failed.to_string().contains("the old program serves again"));
         }
         over.store(true, Ordering::Relaxed);
         println!(
-            "100 upgrades, 20 refused, {} frames; longest pause of frames {:.1?}, of a register's \
+            "100 upgrades, 20 refused at each of 5 steps, {} frames; longest pause of frames {:.1?}, of a register's \
              reader {:.1} ms, at a refusal {:.1} ms",
             load.next,
             load.longest,
@@ -251,20 +250,53 @@ fn read_cost(options: &[&str]) -> Result<f64> {
     Ok(cost)
 }
 
-/// Held and not in turn; told and not judged.
+/// What `cost` says of a switch that is not held and of one that is, in turn; told and not judged.
+fn compare(unit: &str, cost: impl Fn(&[&str]) -> Result<f64>) -> Result<()> {
+    const ROUNDS: usize = 15;
+    let mut all = [Vec::new(), Vec::new(), Vec::new()];
+    for round in 0..ROUNDS {
+        let mut ways = [(&[][..], 0.0), (&["--hold-for", "60"][..], 0.0)];
+        for n in [round % 2, 1 - round % 2] {
+            ways[n].1 = cost(ways[n].0)?;
+        }
+        let [(_, plain), (_, held)] = ways;
+        all.iter_mut().zip([plain, held, held / plain]).for_each(|(all, one)| all.push(one));
+    }
+    for (what, all) in ["not held", "held", "ratio"].iter().zip(&mut all) {
+        all.sort_by(f64::total_cmp);
+        let [low, middle, high] = [1, 2, 3].map(|quarter| all[quarter * ROUNDS / 4]);
+        println!("{what}: {middle:.3} [{low:.3}, {high:.3}] {unit}, {ROUNDS} rounds");
+    }
+    Ok(())
+}
+
 #[test]
 #[ignore = "a measurement of a minute"]
 fn what_a_registers_read_costs() -> Result<()> {
-    const ROUNDS: usize = 15;
-    let mut all = [Vec::new(), Vec::new(), Vec::new()];
-    for _ in 0..ROUNDS {
-        let [plain, held] = [read_cost(&[])?, read_cost(&["--hold-for", "60"])?];
-        all.iter_mut().zip([plain, held, held - plain]).for_each(|(all, one)| all.push(one));
-    }
-    for (what, all) in ["not held", "held", "difference"].iter().zip(&mut all) {
-        all.sort_by(f64::total_cmp);
-        let [low, middle, high] = [1, 2, 3].map(|quarter| all[quarter * ROUNDS / 4]);
-        println!("{what}: {middle:.0} [{low:.0}, {high:.0}] ns, {ROUNDS} rounds");
+    compare("ns", read_cost)
+}
+
+/// Frames that a guest sends to nobody in a second.
+fn rate(options: &[&str], kind: &str, keys: &str) -> Result<f64> {
+    let dir = tempfile::tempdir().expect("a directory");
+    let place = format!("{kind}:{}", dir.path().join("a").display());
+    let port = format!("a={place}{keys}");
+    let words: Vec<_> = options.iter().chain([&&*port]).map(|word| (*word).to_owned()).collect();
+    let switch = Switch::start(dir.path(), None, &words)?;
+    let words = ["pkt-gen", "-i", &place, "-f", "tx", "-T", "1", "--json"];
+    let said = output_of(&vmlan_program().to_string_lossy(), &words)?;
+    let (_, rate) = said.split_once("\"frames_per_s\":").expect("a rate");
+    let rate = rate.split(',').next().and_then(|rate| rate.parse().ok()).expect("a number");
+    switch.ask(&["stop"])?;
+    Ok(rate)
+}
+
+#[test]
+#[ignore = "a measurement of minutes"]
+fn what_a_frame_costs() -> Result<()> {
+    for (kind, keys) in [("vfio-user", ",doorbell=mapped"), ("vfio-user", ""), ("vhost-user", "")] {
+        println!("{kind}{keys}");
+        compare("frames/s", |options| rate(options, kind, keys))?;
     }
     Ok(())
 }

@@ -260,6 +260,9 @@ impl Workers {
             plan.owners[port] = Some(owner);
             plan.rests[port] = now.saturating_add(REST);
             self.publish(&mut plan);
+            // Its next worker may have armed it and gone to sleep before the one it was taken from
+            // woke up, and so disarmed it.
+            self.shared.slots.iter().for_each(|slot| slot.wake());
         }
         let any = loads.iter().flat_map(|load| &load.lanes).any(|lane| *lane > 0.0);
         any.then_some(LOOK)

@@ -126,6 +126,12 @@ impl Mailbox {
         self.taken_changed.notify_all();
     }
 
+    /// The generation that the worker has taken.
+    #[cfg(test)]
+    pub(super) fn taken(&self) -> u64 {
+        *lock(&self.taken)
+    }
+
     /// Called by the control thread: waits until the worker has taken `generation`, or is gone.
     pub(super) fn wait_for(&self, generation: u64) {
         let mut taken = lock(&self.taken);

@@ -34,6 +34,8 @@ struct Fake {
     /// Its guest sends a frame when it is next armed, and has read before that no doorbell is
     /// wanted.
     sends_late: AtomicBool,
+    /// Whoever arms it waits until nobody holds this.
+    gate: Mutex<()>,
     bell: Arc<OwnedFd>,
     counters: Counters,
 }
@@ -61,6 +63,7 @@ impl Fake {
             dear,
             endless: AtomicBool::new(false),
             sends_late: AtomicBool::new(false),
+            gate: Mutex::default(),
             bell: Arc::new(bell),
             counters: Counters::default(),
         })
@@ -127,6 +130,7 @@ impl Port for Fake {
         }
         self.armed.store(true, Ordering::SeqCst);
         self.arms.fetch_add(1, Ordering::SeqCst);
+        drop(lock(&self.gate));
         // Held frames do not count.
         lock(&self.tx).len() > self.held.load(Ordering::SeqCst)
     }

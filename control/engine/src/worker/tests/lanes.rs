@@ -189,3 +189,35 @@ fn a_port_moves_to_the_worker_that_has_time() {
     assert_eq!(w.balance_at(13 * SECOND), None, "nothing is done");
     assert_eq!(owners(), new);
 }
+
+/// The worker that a port is taken from goes on with it until it looks for mail: it takes its
+/// wishes for doorbells back when the next one sleeps already.
+#[test]
+fn a_port_that_has_moved_is_heard() {
+    const SECOND: u64 = 1_000_000_000;
+    let w = workers(2, Duration::from_millis(10));
+    let (a, b, c) = (Laned::new(), Fake::new(), Laned::new());
+    w.add("a", a.clone()).unwrap();
+    w.add("b", b.clone()).unwrap();
+    w.add("c", c.clone()).unwrap();
+    assert_eq!(w.balance_at(10 * SECOND), None, "what came before the first look");
+    let plan = lock(&w.plan);
+    let (old, next) = (plan.owners[1].unwrap(), plan.generation + 1);
+    drop(plan);
+    [&a, &c].iter().for_each(|port| port.counters.worked(0, SECOND / 2));
+    until("asleep", || b.armed.load(Ordering::SeqCst));
+    let gate = lock(&b.gate);
+    let arms = b.arms.load(Ordering::SeqCst);
+    b.ring();
+    until("between arming and sleeping", || b.arms.load(Ordering::SeqCst) > arms);
+    std::thread::scope(|scope| {
+        scope.spawn(|| assert_eq!(w.balance_at(11 * SECOND), Some(LOOK)));
+        let slot = &w.shared.slots[1 - old];
+        let asleep = || slot.pulse.load(Ordering::SeqCst) % 2 == 1;
+        until("the other's sleep", || slot.taken() == next && asleep());
+        drop(gate);
+    });
+    for port in [&a, &c] {
+        until("asleep", || lock(&port.lanes).iter().all(|lane| lane.armed));
+    }
+}
