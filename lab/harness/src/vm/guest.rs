@@ -96,6 +96,15 @@ impl Guest {
         Ok(())
     }
 
+    /// It has booted once more, which nobody has asked for: what its kernel said at the end.
+    fn rebooted(&self) -> HarnessError {
+        let said = std::fs::read_to_string(&self.serial).unwrap_or_default();
+        let end = said.rfind("Linux version").unwrap_or(said.len());
+        let what = format!("guest {}", self.name);
+        let heard = last_lines(said.get(..end).unwrap_or_default());
+        HarnessError::Ended { what, status: "it has booted once more".into(), heard }
+    }
+
     fn answer(&mut self, what: &str, within: Duration) -> Result<String> {
         let end = Instant::now() + within;
         let mut text = String::new();
@@ -140,6 +149,9 @@ impl LanHost for Guest {
         self.line.get_mut().write_all(ask.as_bytes()).map_err(HarnessError::file(&self.name))?;
         // The guest's own timeout ends the command first; a busy host gets time to hear of it.
         let answer = self.answer(command, within + Duration::from_secs(15))?;
+        if answer == READY {
+            return Err(self.rebooted());
+        }
         let garbled = || HarnessError::Garbled { what: self.name.clone(), heard: answer.clone() };
         let mut parts = answer.split(' ');
         if parts.next() != Some(&self.asked.to_string()) {
