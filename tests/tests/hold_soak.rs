@@ -218,8 +218,8 @@ fn a_hundred_upgrades_and_as_many_that_are_refused() -> Result<()> {
         }
         over.store(true, Ordering::Relaxed);
         println!(
-            "100 upgrades, 20 refused at each of 5 steps, {} frames; longest pause of frames {:.1?}, of a register's \
-             reader {:.1} ms, at a refusal {:.1} ms",
+            "100 upgrades, 20 refused at each of 5 steps, {} frames; longest pause of frames \
+             {:.1?}, of a register's reader {:.1} ms, at a refusal {:.1} ms",
             load.next,
             load.longest,
             ms(&longest),
