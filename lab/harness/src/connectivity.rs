@@ -133,7 +133,7 @@ pub fn iperf(from: &mut dyn LanHost, to: &str, options: &str) -> Result<Flow> {
     // A server that still puts the last run away refuses the next, on a busy machine also by a
     // reset, and more than once; and one that has ended is started again. With -J iperf3's exit
     // code may be 0 all the same.
-    let refused = ["is busy", "control message", "Connection refused"];
+    let refused = ["is busy", "control message", "control socket has closed", "Connection refused"];
     for _ in 0..60 {
         if !refused.iter().any(|why| said.text.contains(why)) {
             break;
