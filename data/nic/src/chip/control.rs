@@ -75,6 +75,10 @@ pub(crate) trait Controlled: Chip {
     }
     /// Causes that something may have been lost of: one too many is harmless.
     const LOST: u32 = 0;
+    /// Those of them that may be lost now.
+    fn may_be_lost(&self) -> u32 {
+        Self::LOST
+    }
     /// See [`PciFunction::posts_silently`].
     fn posts_without_register(&self) -> bool {
         false
@@ -240,7 +244,7 @@ impl<C: Controlled + Send + Sync> PciFunction for C {
         let before = self.save();
         let done = self.take_up(&remains, mapped);
         match done {
-            Ok(()) => self.core().post(self, C::LOST),
+            Ok(()) => self.core().post(self, self.may_be_lost()),
             Err(_) => drop(self.take_over(&before)),
         }
         self.core().unnoted.store(true, Ordering::Relaxed);

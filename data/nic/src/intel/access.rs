@@ -28,6 +28,7 @@ impl<M: Model> Intel<M> {
             ICR => {
                 let (value, edge) = self.core.irq.take();
                 self.core.tell(edge);
+                self.link_is_read(value);
                 value
             }
             ICS => self.core.irq.causes(),
@@ -154,6 +155,9 @@ impl<M: Model> Intel<M> {
 
     fn write_interrupt(&self, offset: u32, value: u32) {
         let (delays, irq, host) = (self.windows(), &self.core.irq, &*self.core.host);
+        if offset == ICS && value & cause::LSC != 0 {
+            self.link_is_news();
+        }
         self.core.tell(match offset {
             ICR => irq.ack(value, delays, host),
             ICS => irq.post(value, delays, host),

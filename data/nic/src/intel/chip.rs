@@ -1,6 +1,6 @@
 //! The chip: its parts.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use vmlan_frame::RegisterCount;
@@ -38,6 +38,8 @@ pub struct Intel<M: Model> {
     pub(crate) filter_version: AtomicU32,
     /// IOADDR.
     pub(crate) ioaddr: AtomicU32,
+    /// Whether the driver knows of the last change of the link.
+    pub(crate) link_news: AtomicU8,
     /// D3: a copy of what configuration space says, for those without the lock.
     pub(crate) asleep: AtomicBool,
     control: Mutex<ControlOf<Self>>,
@@ -84,6 +86,7 @@ impl<M: Model> Intel<M> {
             gate: AtomicU32::new(0),
             filter_version: AtomicU32::new(0),
             ioaddr: AtomicU32::new(0),
+            link_news: AtomicU8::new(0),
             asleep: AtomicBool::new(false),
             control: Mutex::new(control),
         };
@@ -125,7 +128,7 @@ impl<M: Model> Controlled for Intel<M> {
         #[rustfmt::skip]
         let Self {
             mac: _, core: _, regs, stats, gate: _, filter_version: _, ioaddr, asleep: _,
-            control: _,
+            control: _, link_news: _,
         } = self;
         regs.fields(io);
         stats.fields(io);
@@ -133,7 +136,7 @@ impl<M: Model> Controlled for Intel<M> {
     }
 
     fn derive(&self, control: &mut ControlOf<Self>) {
-        let _nobody_is_told = self.update_link(control, false);
+        let _nobody_is_told = self.derive_link(control, false);
         self.regs.release();
         self.filter_version.fetch_add(1, Ordering::Release);
     }
@@ -145,6 +148,10 @@ impl<M: Model> Controlled for Intel<M> {
     /// Drivers of this family are content with these: frames, the link, the PHY.
     const LOST: u32 = M::WRITTEN | cause::TXQE | cause::RXDMT0 | cause::LSC | cause::MDAC;
 
+    fn may_be_lost(&self) -> u32 {
+        self.lost_causes()
+    }
+
     fn hold_own(&self, held: &Arc<Held>) -> bool {
         self.regs.hold(held)
     }
@@ -152,6 +159,7 @@ impl<M: Model> Controlled for Intel<M> {
     fn revive_own(&self, remains: &Remains<'_>, mapped: bool) -> Result<(), StateError> {
         self.regs.revive(remains, mapped)?;
         self.set_ioaddr(remains.own(IOADDR));
+        self.revive_link(remains);
         if !remains.knows_csb() && self.regs.get(CSBAL) | self.regs.get(CSBAH) != 0 {
             return Err(StateError::Lost("an older release had a CSB"));
         }

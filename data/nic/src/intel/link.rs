@@ -6,7 +6,17 @@ use super::cause;
 use super::chip::Intel;
 use super::model::Model;
 use super::regs::{CTRL, RCTL, STATUS, bit};
-use crate::chip::{After, ControlOf};
+use crate::chip::held::Remains;
+use crate::chip::{After, ControlOf, Controlled};
+
+/// Which word of a chip's own is 1 in what outlives the process if the driver has seen the last
+/// change of the link. Older releases leave 0 there.
+const LINK_SEEN: usize = 1;
+
+/// The last LSC: nobody has read it, some read may have returned it, the driver has seen it.
+const UNSEEN: u8 = 0;
+const READ: u8 = 1;
+const SEEN: u8 = 2;
 
 /// Where frames that the guest sends go.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -66,6 +76,58 @@ impl<M: Model> Intel<M> {
     /// Brings STATUS and the gate in line with the cable, the PHY, CTRL, RCTL.LBM and PCI.
     /// `flapped`: the link went down and up again in between. A change of the link posts LSC.
     pub(crate) fn update_link(&self, control: &mut ControlOf<Self>, flapped: bool) -> After {
+        let after = self.derive_link(control, flapped);
+        if after.causes & cause::LSC != 0 {
+            self.link_is_news();
+        }
+        after
+    }
+
+    /// LSC is about to be posted: from now on whoever goes on with this chip posts it again.
+    pub(crate) fn link_is_news(&self) {
+        self.link_news.store(UNSEEN, Ordering::Relaxed);
+        self.regs.set_own(LINK_SEEN, 0);
+    }
+
+    /// ICR was read as this. What the last read but one has returned was seen, for its reply has
+    /// been taken; by then whoever had to post LSC has done so.
+    #[inline]
+    pub(crate) fn link_is_read(&self, causes: u32) {
+        match self.link_news.load(Ordering::Relaxed) {
+            SEEN => {}
+            _ if causes & cause::LSC != 0 => self.link_news.store(READ, Ordering::Relaxed),
+            UNSEEN => self.link_news.store(READ, Ordering::Relaxed),
+            _ => self.link_is_seen(),
+        }
+    }
+
+    #[cold]
+    fn link_is_seen(&self) {
+        // Those who change the link hold it, too.
+        let _control = self.control();
+        let was = (READ, SEEN, Ordering::Relaxed);
+        if self.link_news.compare_exchange(was.0, was.1, was.2, was.2).is_ok() {
+            self.regs.set_own(LINK_SEEN, 1);
+        }
+    }
+
+    /// Goes on from what a process has left.
+    pub(crate) fn revive_link(&self, remains: &Remains<'_>) {
+        let seen = remains.own(LINK_SEEN) == 1;
+        self.link_news.store(if seen { SEEN } else { UNSEEN }, Ordering::Relaxed);
+        self.regs.set_own(LINK_SEEN, seen.into());
+    }
+
+    /// What the driver may not have heard of when its chip's process died. Not the link if it has
+    /// seen that: Linux' e1000 takes the cable for pulled for a moment if LSC comes while it looks
+    /// at the PHY for the last one.
+    pub(crate) fn lost_causes(&self) -> u32 {
+        let seen = self.link_news.load(Ordering::Relaxed) == SEEN;
+        <Self as Controlled>::LOST & if seen { !cause::LSC } else { u32::MAX }
+    }
+
+    /// [`Intel::update_link`] of a chip whose state was restored.
+    pub(crate) fn derive_link(&self, control: &mut ControlOf<Self>, flapped: bool) -> After {
         let ctrl = self.regs.get(CTRL);
         // The PHY is held in reset as long as the bit stands.
         let phy = ctrl & bit::CTRL_PHY_RST == 0 && control.phy.link();

@@ -19,6 +19,8 @@ use crate::e1000e::I82574;
 
 #[path = "held_csb.rs"]
 mod csb;
+#[path = "held_link.rs"]
+mod link;
 use csb::{CSBAH, CSBAL};
 
 const RING: u32 = 32;
