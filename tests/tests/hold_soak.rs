@@ -253,16 +253,17 @@ fn read_cost(options: &[&str]) -> Result<f64> {
 /// What `cost` says of a switch that is not held and of one that is, in turn; told and not judged.
 fn compare(unit: &str, cost: impl Fn(&[&str]) -> Result<f64>) -> Result<()> {
     const ROUNDS: usize = 15;
-    let mut all = [Vec::new(), Vec::new(), Vec::new()];
+    let mut all = [const { Vec::new() }; 4];
     for round in 0..ROUNDS {
         let mut ways = [(&[][..], 0.0), (&["--hold-for", "60"][..], 0.0)];
         for n in [round % 2, 1 - round % 2] {
             ways[n].1 = cost(ways[n].0)?;
         }
         let [(_, plain), (_, held)] = ways;
-        all.iter_mut().zip([plain, held, held / plain]).for_each(|(all, one)| all.push(one));
+        let told = [plain, held, held - plain, held / plain];
+        all.iter_mut().zip(told).for_each(|(all, one)| all.push(one));
     }
-    for (what, all) in ["not held", "held", "ratio"].iter().zip(&mut all) {
+    for (what, all) in ["not held", "held", "difference", "ratio"].iter().zip(&mut all) {
         all.sort_by(f64::total_cmp);
         let [low, middle, high] = [1, 2, 3].map(|quarter| all[quarter * ROUNDS / 4]);
         println!("{what}: {middle:.3} [{low:.3}, {high:.3}] {unit}, {ROUNDS} rounds");

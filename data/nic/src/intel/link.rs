@@ -95,9 +95,8 @@ impl<M: Model> Intel<M> {
     pub(crate) fn link_is_read(&self, causes: u32) {
         match self.link_news.load(Ordering::Relaxed) {
             SEEN => {}
-            _ if causes & cause::LSC != 0 => self.link_news.store(READ, Ordering::Relaxed),
-            UNSEEN => self.link_news.store(READ, Ordering::Relaxed),
-            _ => self.link_is_seen(),
+            READ if causes & cause::LSC == 0 => self.link_is_seen(),
+            _ => self.link_news.store(READ, Ordering::Relaxed),
         }
     }
 

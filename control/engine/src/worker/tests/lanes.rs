@@ -146,16 +146,23 @@ fn an_endless_lane_does_not_hide_the_others() {
     }
 }
 
-/// A worker has two ports that leave it no time, another has none that wants any: one of the two
-/// moves, each of its lanes to another worker, and its frames are still taken. Time is told.
-#[test]
-fn a_port_moves_to_the_worker_that_has_time() {
-    const SECOND: u64 = 1_000_000_000;
+const SECOND: u64 = 1_000_000_000;
+
+/// Two workers, of which the one that has the first and the last port has more to do.
+fn crowded() -> (Workers, Arc<Laned>, Arc<Fake>, Arc<Laned>) {
     let w = workers(2, Duration::from_millis(10));
     let (a, b, c) = (Laned::new(), Fake::new(), Laned::new());
     w.add("a", a.clone()).unwrap();
     w.add("b", b.clone()).unwrap();
     w.add("c", c.clone()).unwrap();
+    (w, a, b, c)
+}
+
+/// A worker has two ports that leave it no time, another has none that wants any: one of the two
+/// moves, each of its lanes to another worker, and its frames are still taken. Time is told.
+#[test]
+fn a_port_moves_to_the_worker_that_has_time() {
+    let (w, a, _b, c) = crowded();
     let who = |port: &Laned, n: usize| {
         until("asleep", || lock(&port.lanes).iter().all(|lane| lane.armed));
         let taken = || port.counters.snapshot().0.frames;
@@ -194,12 +201,7 @@ fn a_port_moves_to_the_worker_that_has_time() {
 /// wishes for doorbells back when the next one sleeps already.
 #[test]
 fn a_port_that_has_moved_is_heard() {
-    const SECOND: u64 = 1_000_000_000;
-    let w = workers(2, Duration::from_millis(10));
-    let (a, b, c) = (Laned::new(), Fake::new(), Laned::new());
-    w.add("a", a.clone()).unwrap();
-    w.add("b", b.clone()).unwrap();
-    w.add("c", c.clone()).unwrap();
+    let (w, a, b, c) = crowded();
     assert_eq!(w.balance_at(10 * SECOND), None, "what came before the first look");
     let plan = lock(&w.plan);
     let (old, next) = (plan.owners[1].unwrap(), plan.generation + 1);
