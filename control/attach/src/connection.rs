@@ -125,10 +125,6 @@ impl From<KeeperError> for ConnectionError {
     }
 }
 
-/// How long a peer that was perhaps sent a descriptor may say nothing until it is believed not to
-/// have it.
-const SILENCE: Duration = Duration::from_secs(1);
-
 /// How long a write waits between two looks at the stop flag, while the waker is readable for
 /// another reason.
 const SLICE: Duration = Duration::from_millis(20);
@@ -375,20 +371,11 @@ impl<F: Framing> Connection<F> {
         }
         let answered = self.control || !replies.is_empty();
         if answered {
-            journal.begin(self.end, taken, self.control.into());
+            journal.begin((self.end, taken), self.control.into(), replies)?;
             point();
-            if fd.is_some() {
-                journal.passing();
-                point();
-                self.write(replies, fd, waker)?;
-            } else {
-                journal.post(replies)?;
-            }
+            journal.answered(fd.is_some());
             point();
-            journal.answered();
-            point();
-            let posted = if fd.is_some() { 0 } else { replies.len() };
-            self.deliver(journal, posted, waker)?;
+            self.deliver(journal, fd, waker)?;
             point();
         }
         let through_keeper = self.shown_fds;
@@ -405,24 +392,19 @@ impl<F: Framing> Connection<F> {
         Ok(())
     }
 
-    /// `posted`: bytes that are known to be in the pipe.
+    /// Sends what is left of the replies, and `fd` with their first byte.
     fn deliver(
         &self,
         journal: &Journal,
-        mut posted: usize,
+        fd: Option<BorrowedFd<'_>>,
         waker: &Waker,
     ) -> Result<(), ConnectionError> {
         let mut end = None;
         loop {
-            match journal.deliver(self.sock.as_fd(), std::mem::take(&mut posted)) {
+            match journal.deliver(self.sock.as_fd(), fd) {
                 Ok(true) => return Ok(()),
-                Ok(false) => {}
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                    let end = *end.get_or_insert_with(|| Instant::now() + DEADLINE);
-                    self.wait_room(end, waker)?;
-                }
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(e) => return Err(e.into()),
+                Ok(false) => point(),
+                Err(e) => self.wait_to_send(e, &mut end, waker)?,
             }
         }
     }
@@ -456,23 +438,14 @@ impl<F: Framing> Connection<F> {
     /// [`ConnectionError::Unknown`], or as [`Connection::finish`].
     pub fn recover(&mut self, waker: &Waker) -> Result<usize, ConnectionError> {
         let Some(journal) = &self.journal else { return Ok(0) };
-        let phase = match journal.phase()? {
-            Phase::Passing { peeked, taken } if self.says_more(peeked, waker)? => {
-                Phase::Answered { peeked, taken }
-            }
-            phase => phase,
-        };
-        match phase {
-            Phase::Idle | Phase::Passing { .. } => {
+        match journal.phase()? {
+            Phase::Idle => {
                 self.done = journal.done(peek_offset(self.sock.as_fd())?);
                 journal.set_left(self.done);
                 journal.begin_anew();
             }
             Phase::Answered { peeked, taken } => {
-                // If we die before all is taken, an empty pipe is none that was not filled.
-                journal.answered();
-                point();
-                self.deliver(journal, 0, waker)?;
+                self.deliver(journal, None, waker)?;
                 point();
                 let place = peek_offset(self.sock.as_fd())?;
                 let gone = peeked.checked_sub(place).ok_or(ConnectionError::Unknown)?;
@@ -490,22 +463,6 @@ impl<F: Framing> Connection<F> {
         }
         self.forget();
         Ok(self.done)
-    }
-
-    /// True if there is more in the socket than `bytes`, now or within [`SILENCE`].
-    fn says_more(&self, bytes: usize, waker: &Waker) -> Result<bool, ConnectionError> {
-        let end = Instant::now() + SILENCE;
-        while self.waiting()? <= bytes {
-            let left = end.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Ok(false);
-            }
-            if waker.stops() {
-                return Err(ConnectionError::Stopping);
-            }
-            std::thread::sleep(left.min(SLICE));
-        }
-        Ok(true)
     }
 
     /// Bytes that wait in the socket.
@@ -545,15 +502,27 @@ impl<F: Framing> Connection<F> {
                     bytes = bytes.get(n..).unwrap_or_default();
                     fd = None;
                 }
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                    let end = *end.get_or_insert_with(|| Instant::now() + DEADLINE);
-                    self.wait_room(end, waker)?;
-                }
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(e) => return Err(e.into()),
+                Err(e) => self.wait_to_send(e, &mut end, waker)?,
             }
         }
         Ok(())
+    }
+
+    /// Nothing could be sent, for this reason: waits until that is worth another try.
+    fn wait_to_send(
+        &self,
+        e: io::Error,
+        end: &mut Option<Instant>,
+        waker: &Waker,
+    ) -> Result<(), ConnectionError> {
+        match e.kind() {
+            io::ErrorKind::WouldBlock => {
+                let end = *end.get_or_insert_with(|| Instant::now() + DEADLINE);
+                self.wait_room(end, waker)
+            }
+            io::ErrorKind::Interrupted => Ok(()),
+            _ => Err(e.into()),
+        }
     }
 
     fn wait_room(&self, end: Instant, waker: &Waker) -> Result<(), ConnectionError> {

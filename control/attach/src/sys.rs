@@ -1,7 +1,7 @@
 //! What needs `unsafe` code: signals that end system calls, and memory that is mapped anew. The
 //! only file of this crate with `unsafe` in it.
 
-use std::ffi::c_int;
+use std::ffi::{c_int, c_uint};
 use std::io;
 use std::mem::zeroed;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::mm::{MapFlags, ProtFlags};
-use vmlan_ram::{Map, Mapping, Region, Window};
+use vmlan_ram::{Map, Mapping, Region, Slice, Window};
 
 use crate::memory::sealed_memfd;
 
@@ -45,6 +45,56 @@ pub fn set_peek_offset(sock: BorrowedFd<'_>, place: c_int) -> io::Result<()> {
         let from = (&raw const place).cast();
         libc::setsockopt(sock.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEEK_OFF, from, len)
     })
+}
+
+/// Bytes of a message as the kernel is given it, before the word in which it notes how many bytes
+/// went.
+pub const MESSAGE: usize = size_of::<libc::msghdr>();
+
+/// Sends `bytes`, and `fd` with the first of them, without waiting and without SIGPIPE. How many
+/// went is stored [`MESSAGE`] bytes behind `at` in `memory`, by the same system call: the kernel
+/// completes its part of a call before a thread that is killed ends. What is at `at` is lost.
+///
+/// # Errors
+/// That of the system: nothing was sent, and nothing stored.
+pub fn send_noted(
+    sock: BorrowedFd<'_>,
+    bytes: Slice<'_>,
+    fd: Option<BorrowedFd<'_>>,
+    memory: &Window,
+    at: usize,
+) -> io::Result<()> {
+    let (place, len) = memory.slice(at, size_of::<libc::mmsghdr>()).as_raw();
+    let place = place.cast_mut().cast::<libc::mmsghdr>();
+    if len < size_of::<libc::mmsghdr>() || !place.is_aligned() {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let (from, len) = bytes.as_raw();
+    let mut part = libc::iovec { iov_base: from.cast_mut().cast(), iov_len: len };
+    let mut control = [0_u64; 4];
+    // SAFETY: all zeros is a valid msghdr. `place` is an aligned mmsghdr in mapped memory.
+    // No other thread looks at it meanwhile. `control` is aligned, and has room for the header of
+    // one descriptor. `part` and `control` outlive the call, which reads them, the bytes of the
+    // slice (mapped as long as that lives) and `place`, and stores a word in `place`.
+    let sent = unsafe {
+        let mut message: libc::msghdr = zeroed();
+        (message.msg_iov, message.msg_iovlen) = (&raw mut part, 1);
+        if let Some(fd) = fd {
+            let size = c_uint::try_from(size_of::<c_int>()).unwrap_or(0);
+            message.msg_control = (&raw mut control).cast();
+            message.msg_controllen = libc::CMSG_SPACE(size) as _;
+            let header = libc::CMSG_FIRSTHDR(&raw const message);
+            (*header).cmsg_level = libc::SOL_SOCKET;
+            (*header).cmsg_type = libc::SCM_RIGHTS;
+            (*header).cmsg_len = libc::CMSG_LEN(size) as _;
+            libc::CMSG_DATA(header).cast::<c_int>().write_unaligned(fd.as_raw_fd());
+        }
+        (&raw mut (*place).msg_hdr).write(message);
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        // Not the library's function: musl's makes a call for each message, and notes itself.
+        libc::syscall(libc::SYS_sendmmsg, sock.as_raw_fd(), place, 1, flags)
+    };
+    if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 /// Ends blocking system calls of the thread that made it: a timer that signals this thread again

@@ -2,7 +2,8 @@
 //! client that asks and writes, and of switches that die before any of their steps, those of
 //! recovery too. Each step of it taken away is caught.
 //!
-//! Not in here: a reply that carries a descriptor, which its client alone can tell of.
+//! Not in here: a reply that carries a descriptor. It goes with the first byte, so it is as another
+//! phase that counts once a byte went.
 
 use std::collections::HashSet;
 
@@ -14,7 +15,6 @@ const DEATHS: u8 = 3;
 enum Phase {
     #[default]
     Idle,
-    Answering,
     Answered,
 }
 
@@ -26,9 +26,9 @@ struct Kept {
     taken: usize,
     arrived: usize,
     place: usize,
-    /// The pipe.
-    pipe: Vec<usize>,
-    /// The page.
+    /// The memory: replies, and how many were sent.
+    replies: Vec<usize>,
+    sent: usize,
     phase: Phase,
     peeked: usize,
     to_take: usize,
@@ -53,7 +53,7 @@ impl Kept {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Doing {
     Recover,
-    /// What is in the pipe is sent, then so many requests are taken.
+    /// The rest of the replies is sent, then so many requests are taken.
     Deliver,
     TakeRest,
     NoteRest,
@@ -68,6 +68,7 @@ enum Doing {
     Post,
     SayAnswered,
     Send,
+    NoteSent,
     Take,
     ForgetDone,
     SayTaken,
@@ -77,14 +78,16 @@ enum Doing {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     NotBegun,
+    SentStays,
+    AnsweredFirst,
     NotAnswered,
+    NotedLater,
     NotTaken,
     TakenFirst,
     NotShown,
     NotNoted,
     DoneStays,
     NotNotedAnew,
-    NotAnsweredAnew,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -157,6 +160,12 @@ impl Model {
             Doing::Idle if state.kept.arrived == state.kept.taken => Ok(Vec::new()),
             Doing::Hand => self.hand(state),
             Doing::Idle | Doing::Peek | Doing::Show | Doing::Note => Ok(self.looks(state.clone())),
+            Doing::NoteSent => {
+                let mut s = state.clone();
+                s.kept.sent += 1;
+                s.doing = Doing::Send;
+                Ok(vec![s])
+            }
             Doing::Send => {
                 let then = if self.has(Fault::TakenFirst) { Doing::SayTaken } else { Doing::Take };
                 self.deliver(state, then)
@@ -170,18 +179,13 @@ impl Model {
         let kept = &mut s.kept;
         s.doing = match s.doing {
             Doing::Recover => {
-                let empty = kept.phase == Phase::Answering && kept.pipe.is_empty();
-                if kept.phase == Phase::Idle || empty {
+                if kept.phase == Phase::Idle {
                     s.done = kept.carried_out();
                     if !self.has(Fault::NotNotedAnew) {
                         (kept.shown, kept.done) = (0, s.done);
                     }
-                    kept.phase = Phase::Idle;
                     Doing::Idle
                 } else {
-                    if !self.has(Fault::NotAnsweredAnew) {
-                        kept.phase = Phase::Answered;
-                    }
                     Doing::Deliver
                 }
             }
@@ -235,14 +239,19 @@ impl Model {
         let kept = &mut s.kept;
         s.doing = match s.doing {
             Doing::Begin => {
-                (kept.peeked, kept.to_take) = (s.end, s.start);
                 if !self.has(Fault::NotBegun) {
-                    kept.phase = Phase::Answering;
+                    (kept.peeked, kept.to_take) = (s.end, s.start);
+                }
+                if self.has(Fault::AnsweredFirst) {
+                    kept.phase = Phase::Answered;
                 }
                 if self.has(Fault::TakenFirst) { Doing::Take } else { Doing::Post }
             }
             Doing::Post => {
-                kept.pipe.append(&mut s.replies);
+                kept.replies = std::mem::take(&mut s.replies);
+                if !self.has(Fault::SentStays) {
+                    kept.sent = 0;
+                }
                 Doing::SayAnswered
             }
             Doing::SayAnswered => {
@@ -280,19 +289,24 @@ impl Model {
         vec![s]
     }
 
-    /// Some of what is in the pipe goes to the client. `then`: what comes next.
+    /// The next reply goes to the client, and that is noted, by one system call. `then`: what comes
+    /// when all were sent.
     fn deliver(&self, state: &State, then: Doing) -> Result<Vec<State>, String> {
         let mut s = state.clone();
-        if s.kept.pipe.is_empty() {
+        let Some(reply) = s.kept.replies.get(s.kept.sent).copied() else {
             s.doing = then;
             return Ok(vec![s]);
-        }
-        let reply = s.kept.pipe.remove(0);
+        };
         let expected = (s.got..REQUESTS).find(|n| self.reads[*n]);
         if expected != Some(reply) {
             return Err(format!("a reply to {reply}, and not to {expected:?}"));
         }
         s.got = reply + 1;
+        if self.has(Fault::NotedLater) && s.doing == Doing::Send {
+            s.doing = Doing::NoteSent;
+        } else {
+            s.kept.sent += 1;
+        }
         Ok(vec![s])
     }
 
@@ -366,9 +380,9 @@ fn each_read_is_answered_once_and_no_write_follows_a_newer_one() {
 #[test]
 fn each_step_that_is_missing_is_caught() {
     use Fault::*;
-    let while_it_serves =
-        [NotBegun, NotAnswered, NotTaken, TakenFirst, NotShown, NotNoted, DoneStays];
-    for fault in while_it_serves.into_iter().chain([NotNotedAnew, NotAnsweredAnew]) {
+    let answering = [NotBegun, SentStays, AnsweredFirst, NotAnswered, NotedLater];
+    let taking = [NotTaken, TakenFirst, NotShown, NotNoted, DoneStays, NotNotedAnew];
+    for fault in answering.into_iter().chain(taking) {
         let wrong = mixes().find_map(|reads| explore(reads, Some(fault)).err());
         println!("{fault:?}: {}", wrong.unwrap_or_else(|| panic!("{fault:?}: all is right")));
     }

@@ -16,7 +16,7 @@ use crate::connection::{Connection, Framing};
 use crate::vfio_user::version;
 
 /// What the bytes begin with. The last one is the version.
-const MAGIC: &[u8; 8] = b"vmlanp\0\x01";
+const MAGIC: &[u8; 8] = b"vmlanp\0\x02";
 /// Of a tag: whoever does not know the part does without.
 const OPTIONAL: u16 = 1 << 15;
 /// In place of a descriptor's number: there is none.
@@ -64,8 +64,8 @@ pub enum RecordError {
 #[allow(missing_docs, reason = "the names say it")]
 pub struct Client<F> {
     pub socket: F,
-    /// The page and both ends of the pipe of its journal.
-    pub journal: [F; 3],
+    /// The memory of its journal.
+    pub journal: F,
     /// The file that it may have mapped.
     pub area: Option<F>,
     /// The slot of its keeper's.
@@ -92,7 +92,7 @@ impl<'f> Client<BorrowedFd<'f>> {
     ) -> Result<Self, &'static str> {
         Ok(Self {
             socket: connection.fd(),
-            journal: connection.journal().ok_or("it has no journal")?.fds(),
+            journal: connection.journal().ok_or("it has no journal")?.file(),
             area: None,
             slot: connection.slot(),
             version: None,
@@ -190,14 +190,14 @@ impl<'f> Record<BorrowedFd<'f>> {
         to.part(NIC, &[self.nic.as_bytes()]);
         if let Some(client) = &self.client {
             let socket = to.fd(Some(client.socket));
-            let [page, read, write] = client.journal.map(|fd| to.fd(Some(fd)));
+            let journal = to.fd(Some(client.journal));
             let area = to.fd(client.area);
             let said = client.version.map_or(0, |said| if said.gives_up { 2 } else { 1 });
             let (minor, fds) = client.version.map_or((0, 0), |said| (said.minor, said.max_msg_fds));
             let small = [client.slot, said];
             let (minor, fds) = (minor.to_le_bytes(), fds.to_le_bytes());
             let controls = client.controls.to_le_bytes();
-            let fixed = [&socket, &page, &read, &write, &area, &small, &minor].map(|b| &b[..]);
+            let fixed = [&socket, &journal, &area, &small, &minor].map(|b| &b[..]);
             let counts = [client.adopted, client.deaths].map(u32::to_le_bytes).concat();
             to.part(CLIENT, &[&fixed.concat(), &fds, &controls, &counts]);
         }
@@ -256,10 +256,9 @@ impl Record<Number> {
     ) -> Result<Record<F>, RecordError> {
         let some = |n: Option<Number>| n.map(&fd).transpose();
         let client = self.client.map(|c| {
-            let [page, read, write] = c.journal;
             Ok(Client {
                 socket: fd(c.socket)?,
-                journal: [fd(page)?, fd(read)?, fd(write)?],
+                journal: fd(c.journal)?,
                 area: some(c.area)?,
                 slot: c.slot,
                 version: c.version,
@@ -307,7 +306,7 @@ impl Record<Number> {
                     let p = sized(20)?;
                     door = Some(((p.u64(0), p.u64(8)), p.fd(16), p.u16(18)));
                 }
-                CLIENT => client = Some(sized(38)?.client()),
+                CLIENT => client = Some(sized(34)?.client()),
                 REGION => {
                     let (p, body) = (sized(34)?, part.first_chunk());
                     let body = *body.ok_or(RecordError::Part(tag))?;
@@ -359,20 +358,20 @@ impl Le<'_> {
     }
 
     fn client(&self) -> Client<Number> {
-        let [slot, said] = self.u16(10).to_le_bytes();
+        let [slot, said] = self.u16(6).to_le_bytes();
         Client {
             socket: self.u16(0),
-            journal: [self.u16(2), self.u16(4), self.u16(6)],
-            area: self.fd(8),
+            journal: self.u16(2),
+            area: self.fd(4),
             slot,
             version: (said != 0).then(|| version::Client {
-                minor: self.u16(12),
-                max_msg_fds: self.u64(14),
+                minor: self.u16(8),
+                max_msg_fds: self.u64(10),
                 gives_up: said == 2,
             }),
-            controls: self.u64(22),
-            adopted: self.u32(30),
-            deaths: self.u32(34),
+            controls: self.u64(18),
+            adopted: self.u32(26),
+            deaths: self.u32(30),
         }
     }
 }
@@ -398,8 +397,8 @@ mod tests {
         let fd = |n: usize| fds[n].as_fd();
         let client = Client {
             socket: fd(2),
-            journal: [fd(3), fd(4), fd(5)],
-            area: Some(fd(6)),
+            journal: fd(3),
+            area: Some(fd(4)),
             slot: 7,
             version: SAID,
             controls: 1 << 40,
@@ -416,27 +415,27 @@ mod tests {
             line: fd(1),
             client: Some(client),
             // Two of one file.
-            regions: vec![region(1, Some(fd(7))), region(2, None), region(3, Some(fd(7)))],
-            interrupts: vec![interrupt(0, true, 8), interrupt(24, false, 9)],
+            regions: vec![region(1, Some(fd(5))), region(2, None), region(3, Some(fd(5)))],
+            interrupts: vec![interrupt(0, true, 6), interrupt(24, false, 7)],
             chip: b"state".to_vec(),
-            state: Some(fd(10)),
-            setup: vec![request(2, None), request(12, Some(fd(9))), request(39, None)],
+            state: Some(fd(8)),
+            setup: vec![request(2, None), request(12, Some(fd(7))), request(39, None)],
         }
     }
 
     #[test]
     fn what_is_written_is_read() {
-        let fds: Vec<_> = (0..11).map(|_| file()).collect();
+        let fds: Vec<_> = (0..9).map(|_| file()).collect();
         let record = sample(&fds);
         let (bytes, list) = record.encode().unwrap();
-        assert_eq!(list.len(), 11);
+        assert_eq!(list.len(), 9);
         let dups = list.iter().map(|fd| fd.try_clone_to_owned().unwrap()).collect();
         let held = Held { name: "p".into(), fds: dups, bytes };
         let read = Record::decode(&held).unwrap();
         let Record { nic, file, listener, line, client, regions, interrupts, .. } = &read;
         let (chip, state, listener) = (&read.chip, &read.state, listener.as_ref().unwrap());
         assert_eq!(chip, b"state");
-        assert_eq!(state.as_ref().map(inode), Some(inode(&fds[10])));
+        assert_eq!(state.as_ref().map(inode), Some(inode(&fds[8])));
         let was = |fd: &BorrowedFd<'_>| inode(&fd.try_clone_to_owned().unwrap());
         assert_eq!((nic.as_str(), *file), ("e1000", (1 << 60, 2)));
         let same = [(listener, record.listener.unwrap()), (line, record.line)];
@@ -445,7 +444,7 @@ mod tests {
         let small = |c: &Client<OwnedFd>| (c.slot, c.version, c.controls, c.adopted, c.deaths);
         assert_eq!(small(now), (7, SAID, 1 << 40, 3, 1));
         assert_eq!(inode(&now.socket), was(&then.socket));
-        assert!(now.journal.iter().zip(&then.journal).all(|(now, then)| inode(now) == was(then)));
+        assert_eq!(inode(&now.journal), was(&then.journal));
         let files: Vec<_> = regions.iter().map(|r| r.file.as_ref().map(inode)).collect();
         let seven = Some(was(&record.regions[0].file.unwrap()));
         assert_eq!(files, [seven, None, seven]);
@@ -462,7 +461,7 @@ mod tests {
     /// Every prefix, every bit, every descriptor away: an error or another record, and no panic.
     #[test]
     fn whatever_is_held_is_read_or_refused() {
-        let fds: Vec<_> = (0..11).map(|_| file()).collect();
+        let fds: Vec<_> = (0..9).map(|_| file()).collect();
         let (bytes, list) = sample(&fds).encode().unwrap();
         let parse = |bytes: &[u8]| Record::<Number>::parse(bytes);
         assert!(parse(&bytes).is_ok());
@@ -481,7 +480,7 @@ mod tests {
 
     #[test]
     fn parts_of_newer_releases_are_left_out_if_they_may() {
-        let fds: Vec<_> = (0..11).map(|_| file()).collect();
+        let fds: Vec<_> = (0..9).map(|_| file()).collect();
         let (mut bytes, _) = sample(&fds).encode().unwrap();
         let known = Record::<Number>::parse(&bytes).unwrap();
         bytes.extend([&(OPTIONAL | 99).to_le_bytes()[..], &3u16.to_le_bytes(), b"new"].concat());
