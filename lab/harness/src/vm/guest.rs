@@ -65,8 +65,8 @@ impl Guest {
     /// Reboots and waits until it is back, with its address set and its link up; background
     /// commands are gone. Only for a guest that [`Boot::reboots`].
     pub fn reboot(&mut self) -> Result<()> {
-        // Later than the answer to this very command.
-        self.sh("(sleep 0.2; reboot -f) > /dev/null 2>&1 &")?;
+        // There is no answer: the agent's would be lost with the machine, or not, by its speed.
+        self.ask("reboot -f", BOOT)?;
         self.booted(BOOT)
     }
 
@@ -94,6 +94,13 @@ impl Guest {
     pub(super) fn listen(&mut self, line: UnixStream) -> Result<()> {
         self.line = BufReader::new(settled(line).map_err(HarnessError::file(&self.name))?);
         Ok(())
+    }
+
+    fn ask(&mut self, command: &str, within: Duration) -> Result<()> {
+        self.asked += 1;
+        let ask =
+            format!("{} {} {}\n", self.asked, within.as_secs().max(1), base64(command.as_bytes()));
+        self.line.get_mut().write_all(ask.as_bytes()).map_err(HarnessError::file(&self.name))
     }
 
     /// It has booted once more, which nobody has asked for: what its kernel said at the end.
@@ -143,10 +150,7 @@ impl LanHost for Guest {
     }
 
     fn run(&mut self, command: &str, within: Duration) -> Result<Said> {
-        self.asked += 1;
-        let ask =
-            format!("{} {} {}\n", self.asked, within.as_secs().max(1), base64(command.as_bytes()));
-        self.line.get_mut().write_all(ask.as_bytes()).map_err(HarnessError::file(&self.name))?;
+        self.ask(command, within)?;
         // The guest's own timeout ends the command first; a busy host gets time to hear of it.
         let answer = self.answer(command, within + Duration::from_secs(15))?;
         if answer == READY {
