@@ -290,9 +290,10 @@ fn receive(lan: &mut Lan, keys: &str, count: u64, rate: &str) -> Result<f64> {
         "  {model}{keys}: {frames} of {sent} frames received, {delivered} delivered by the switch"
     );
     assert_eq!(sent, count);
-    // Others may have spoken, and the ring may have been full; but what was put into it came out of
-    // it.
-    assert!(frames > 0 && (frames..frames + 30).contains(&delivered), "{summary}");
+    // Others may have spoken, to a driver that was not looked at yet as well, and the ring may have
+    // been full; but what was put into it came out of it.
+    let least = frames - number(&summary["other_frames"]);
+    assert!(least > 0 && (least..frames + 30).contains(&delivered), "{summary}");
     for fault in ["corrupt", "duplicated", "reordered", "malformed"] {
         assert_eq!(summary[fault], 0, "{fault}: {summary}");
     }
