@@ -250,6 +250,10 @@ impl Journal {
         if sent < posted {
             self.set_sent(sent);
             let rest = self.memory.slice(REPLIES + sent, posted - sent);
+            if rest.is_empty() {
+                // Whoever else has the memory writes to it.
+                return Err(io::ErrorKind::InvalidData.into());
+            }
             send_noted(sock, rest, fd.filter(|_| sent == 0), &self.memory, SENDING)?;
         }
         Ok(self.sent().0 >= posted)
