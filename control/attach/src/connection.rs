@@ -399,14 +399,15 @@ impl<F: Framing> Connection<F> {
         fd: Option<BorrowedFd<'_>>,
         waker: &Waker,
     ) -> Result<(), ConnectionError> {
-        let mut end = None;
-        loop {
-            match journal.deliver(self.sock.as_fd(), fd) {
-                Ok(true) => return Ok(()),
-                Ok(false) => point(),
+        let (mut left, mut end) = (journal.left()?, None);
+        while !left.is_empty() {
+            match journal.send(self.sock.as_fd(), fd, &left) {
+                Ok(n) => left.start += n,
                 Err(e) => self.wait_to_send(e, &mut end, waker)?,
             }
+            point();
         }
+        Ok(())
     }
 
     /// Takes so many bytes from the socket, which were peeked. Descriptors among them are the

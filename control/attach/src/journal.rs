@@ -15,21 +15,22 @@
 //!
 //! Whether the requests were taken shows in the socket's place: it moves back by what was.
 //!
-//! Several requests that want no reply are taken together. The page says which of them were carried
-//! out, so that no older write follows a newer one.
+//! Several requests that want no reply are taken together. The memory says which of them were
+//! carried out, so that no older write follows a newer one.
 //!
 //! All of this is a model in `tests/journal_model.rs`, which tries every order, deaths while the
 //! next switch recovers included.
 
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use vmlan_ram::{Map, Mapping, Region, Window};
+use vmlan_ram::Window;
 
 use crate::memory::sealed_memfd;
-use crate::sys::{MESSAGE, send_noted};
+use crate::sys::Sending;
 
 /// Bytes of the memory.
 const SIZE: usize = 4 * 4096;
@@ -37,28 +38,26 @@ const SIZE: usize = 4 * 4096;
 /// Replies that are sent together, in bytes. One of the longest kind may be the last.
 pub const ENOUGH: usize = 4096;
 
-/// Places in it.
-const PHASE: usize = 0;
-const PEEKED: usize = 4;
-const TAKEN: usize = 8;
-const CONTROLS: usize = 16;
-const NEXT_CONTROLS: usize = 24;
-/// When its switch was last seen at work, in nanoseconds of the monotonic clock.
-const ALIVE: usize = 32;
-/// A word that the owner wants to be found again.
-const MEMO: usize = 40;
-/// Bytes that a peek has shown, and those of them whose requests were carried out, but not taken.
-const SHOWN: usize = 48;
-const DONE: usize = 52;
-/// A request is under way that is not to be carried out twice.
-const ONCE: usize = 56;
+/// Places in it. The kernel notes how many bytes it has sent, which has to be the first word
+/// ([`Sending`]); how many went before is the other half of that word.
+const SENT: usize = 0;
+const SENT_BEFORE: usize = 4;
+const PHASE: usize = 8;
+const PEEKED: usize = 12;
+const TAKEN: usize = 16;
 /// Bytes of the replies.
-const POSTED: usize = 60;
-/// The message as the kernel is given it. Behind it the kernel notes how many bytes it has sent;
-/// behind that is how many went before. Both are one word.
-const SENDING: usize = 512;
-const SENT: usize = SENDING + MESSAGE;
-const SENT_BEFORE: usize = SENT + 4;
+const POSTED: usize = 20;
+const CONTROLS: usize = 24;
+const NEXT_CONTROLS: usize = 32;
+/// When its switch was last seen at work, in nanoseconds of the monotonic clock.
+const ALIVE: usize = 40;
+/// A word that the owner wants to be found again.
+const MEMO: usize = 48;
+/// Bytes that a peek has shown, and those of them whose requests were carried out, but not taken.
+const SHOWN: usize = 56;
+const DONE: usize = 60;
+/// A request is under way that is not to be carried out twice.
+const ONCE: usize = 64;
 /// A copy of 256 bytes that the owner wants to be found again.
 const COPY: usize = 1024;
 /// Bytes of that copy.
@@ -82,7 +81,7 @@ pub enum Phase {
 /// The journal of a connection.
 #[derive(Clone, Debug)]
 pub struct Journal {
-    memory: Arc<Window>,
+    sending: Arc<Sending>,
     file: Arc<OwnedFd>,
 }
 
@@ -100,12 +99,8 @@ impl Journal {
     /// # Errors
     /// The file is not what it should be.
     pub fn adopt(file: OwnedFd) -> io::Result<Self> {
-        let size = SIZE as u64;
-        let mapping = Mapping::new(file.as_fd(), 0, size).map_err(io::Error::other)?;
-        let region = Region::new(0, size, 0, 0, Arc::new(mapping)).map_err(io::Error::other)?;
-        let map = Arc::new(Map::new(vec![region], None).map_err(io::Error::other)?);
-        let memory = map.window(0, SIZE, 8).ok_or(io::ErrorKind::InvalidData)?;
-        Ok(Self { memory: Arc::new(memory), file: Arc::new(file) })
+        let sending = Sending::noted_in(&file, SIZE)?;
+        Ok(Self { sending: Arc::new(sending), file: Arc::new(file) })
     }
 
     /// Its file, for [`Journal::adopt`].
@@ -113,37 +108,41 @@ impl Journal {
         self.file.as_fd()
     }
 
+    fn memory(&self) -> &Window {
+        self.sending.notes()
+    }
+
     fn u32(&self, at: usize) -> u32 {
-        self.memory.u32(at, Ordering::Acquire)
+        self.memory().u32(at, Ordering::Acquire)
     }
 
     fn set(&self, at: usize, value: u32) {
-        self.memory.set_u32(at, value, Ordering::Release);
+        self.memory().set_u32(at, value, Ordering::Release);
     }
 
     /// Requests that change more than a register, and were taken.
     pub fn controls(&self) -> u64 {
-        self.memory.u64(CONTROLS, Ordering::Acquire)
+        self.memory().u64(CONTROLS, Ordering::Acquire)
     }
 
     /// The switch is at work.
     pub fn note_alive(&self, now: u64) {
-        self.memory.set_u64(ALIVE, now, Ordering::Release);
+        self.memory().set_u64(ALIVE, now, Ordering::Release);
     }
 
     /// When it last was.
     pub fn last_alive(&self) -> u64 {
-        self.memory.u64(ALIVE, Ordering::Acquire)
+        self.memory().u64(ALIVE, Ordering::Acquire)
     }
 
     /// Keeps a word.
     pub fn set_memo(&self, memo: u64) {
-        self.memory.set_u64(MEMO, memo, Ordering::Release);
+        self.memory().set_u64(MEMO, memo, Ordering::Release);
     }
 
     /// That word.
     pub fn memo(&self) -> u64 {
-        self.memory.u64(MEMO, Ordering::Acquire)
+        self.memory().u64(MEMO, Ordering::Acquire)
     }
 
     /// A peek has shown so many bytes. None of their requests was carried out.
@@ -163,7 +162,7 @@ impl Journal {
     /// former value.
     pub fn set_left(&self, done: usize) {
         let done = u64::from(crate::bytes::length(done));
-        self.memory.set_u64(SHOWN, done << u32::BITS, Ordering::Release);
+        self.memory().set_u64(SHOWN, done << u32::BITS, Ordering::Release);
     }
 
     /// How many bytes of requests are in the socket that were carried out. `place`: the socket's.
@@ -188,22 +187,29 @@ impl Journal {
     /// The memory says what no switch writes.
     pub fn phase(&self) -> io::Result<Phase> {
         let [peeked, taken] = [PEEKED, TAKEN].map(|at| crate::bytes::widen(self.u32(at)));
-        let (sent, posted) = self.sent();
+        let begun = || self.left().map(|left| left.start > 0);
         match self.u32(PHASE) {
             IDLE => Ok(Phase::Idle),
-            PASSING if sent == 0 => Ok(Phase::Idle),
-            ANSWERED | PASSING if taken <= peeked && sent <= posted && posted <= SIZE - REPLIES => {
-                Ok(Phase::Answered { peeked, taken })
-            }
+            PASSING if !begun()? => Ok(Phase::Idle),
+            ANSWERED | PASSING if taken <= peeked => Ok(Phase::Answered { peeked, taken }),
             _ => Err(io::ErrorKind::InvalidData.into()),
         }
     }
 
-    /// How many bytes of the replies were sent, and how many there are.
-    fn sent(&self) -> (usize, usize) {
-        let [sent, before, posted] =
-            [SENT, SENT_BEFORE, POSTED].map(|at| crate::bytes::widen(self.u32(at)));
-        (before + sent, posted)
+    /// Which bytes of the replies were not sent.
+    ///
+    /// # Errors
+    /// The memory says what no switch writes.
+    pub fn left(&self) -> io::Result<Range<usize>> {
+        let [before, posted] = [SENT_BEFORE, POSTED].map(|at| crate::bytes::widen(self.u32(at)));
+        let sent = before.saturating_add(self.went());
+        let right = sent <= posted && posted <= SIZE - REPLIES;
+        if right { Ok(sent..posted) } else { Err(io::ErrorKind::InvalidData.into()) }
+    }
+
+    /// How many bytes the last system call has sent, a number of the kernel's.
+    fn went(&self) -> usize {
+        crate::bytes::widen(self.u32(SENT).to_le())
     }
 
     /// Of `peeked` bytes that are in the socket the first `taken` are about to be answered by
@@ -220,7 +226,7 @@ impl Journal {
         self.set(PEEKED, crate::bytes::length(peeked));
         self.set(TAKEN, crate::bytes::length(taken));
         let next = self.controls().wrapping_add(controls);
-        self.memory.set_u64(NEXT_CONTROLS, next, Ordering::Release);
+        self.memory().set_u64(NEXT_CONTROLS, next, Ordering::Release);
         if replies.len() > SIZE - REPLIES {
             return Err(io::ErrorKind::WriteZero.into());
         }
@@ -232,7 +238,7 @@ impl Journal {
 
     fn set_sent(&self, bytes: usize) {
         let before = u64::from(crate::bytes::length(bytes)) << u32::BITS;
-        self.memory.set_u64(SENT, before, Ordering::Release);
+        self.memory().set_u64(SENT, before, Ordering::Release);
     }
 
     /// The replies are to be sent. `passing`: a descriptor goes with them.
@@ -240,29 +246,32 @@ impl Journal {
         self.set(PHASE, if passing { PASSING } else { ANSWERED });
     }
 
-    /// Sends what is left of the replies, as much as the socket has room for; `fd` with their first
-    /// byte. True: all were sent.
+    /// Sends these bytes of the replies, as many as the socket has room for; `fd` with the first of
+    /// all. Returns how many went: one at least.
     ///
     /// # Errors
-    /// `WouldBlock`, or that of the socket.
-    pub fn deliver(&self, sock: BorrowedFd<'_>, fd: Option<BorrowedFd<'_>>) -> io::Result<bool> {
-        let (sent, posted) = self.sent();
-        if sent < posted {
-            self.set_sent(sent);
-            let rest = self.memory.slice(REPLIES + sent, posted - sent);
-            if rest.is_empty() {
-                // Whoever else has the memory writes to it.
-                return Err(io::ErrorKind::InvalidData.into());
-            }
-            send_noted(sock, rest, fd.filter(|_| sent == 0), &self.memory, SENDING)?;
+    /// `WouldBlock`, or that of the socket; or somebody else writes to the memory.
+    pub fn send(
+        &self,
+        sock: BorrowedFd<'_>,
+        fd: Option<BorrowedFd<'_>>,
+        left: &Range<usize>,
+    ) -> io::Result<usize> {
+        self.set_sent(left.start);
+        let rest = self.memory().slice(REPLIES + left.start, left.len());
+        self.sending.send(sock, rest, fd.filter(|_| left.start == 0))?;
+        let went = self.went();
+        if (1..=left.len()).contains(&went) {
+            Ok(went)
+        } else {
+            Err(io::ErrorKind::InvalidData.into())
         }
-        Ok(self.sent().0 >= posted)
     }
 
     /// The requests were taken.
     pub fn taken(&self) {
-        let next = self.memory.u64(NEXT_CONTROLS, Ordering::Acquire);
-        self.memory.set_u64(CONTROLS, next, Ordering::Release);
+        let next = self.memory().u64(NEXT_CONTROLS, Ordering::Acquire);
+        self.memory().set_u64(CONTROLS, next, Ordering::Release);
         self.set(PHASE, IDLE);
     }
 
@@ -282,7 +291,7 @@ impl Journal {
         for (at, part) in (at..).step_by(8).zip(bytes.chunks(8)) {
             let mut word = [0; 8];
             word.iter_mut().zip(part).for_each(|(to, from)| *to = *from);
-            self.memory.set_u64(at, u64::from_le_bytes(word), Ordering::Release);
+            self.memory().set_u64(at, u64::from_le_bytes(word), Ordering::Release);
         }
     }
 
@@ -290,7 +299,7 @@ impl Journal {
     pub fn copied(&self) -> [u8; COPIED] {
         let mut bytes = [0; COPIED];
         for (at, word) in (COPY..).step_by(8).zip(bytes.as_chunks_mut().0) {
-            *word = self.memory.u64(at, Ordering::Acquire).to_le_bytes();
+            *word = self.memory().u64(at, Ordering::Acquire).to_le_bytes();
         }
         bytes
     }
@@ -339,14 +348,20 @@ mod tests {
         first.begin((100, 60), 0, &replies).unwrap();
         assert_eq!(first.phase().unwrap(), Phase::Idle);
         first.answered(false);
-        let (mut journal, mut got, mut partly) = (first, Vec::<u8>::new(), 0);
+        let (mut journal, mut got, mut parts) = (first, Vec::<u8>::new(), 0);
         loop {
-            let sent = journal.deliver(ours.as_fd(), None);
+            let left = journal.left().unwrap();
+            if left.is_empty() {
+                break;
+            }
+            let sent = journal.send(ours.as_fd(), None, &left);
             journal = next(&journal);
             assert_eq!(journal.phase().unwrap(), Phase::Answered { peeked: 100, taken: 60 });
             match sent {
-                Ok(true) => break,
-                Ok(false) => partly += 1,
+                Ok(n) => {
+                    assert_eq!(journal.left().unwrap(), left.start + n..12_000);
+                    parts += 1;
+                }
                 Err(e) => {
                     assert_eq!(e.kind(), io::ErrorKind::WouldBlock);
                     let mut some = [0; 500];
@@ -359,7 +374,7 @@ mod tests {
         while let Ok(n @ 1..) = recv(peer.as_fd(), &mut rest) {
             got.extend(&rest[..n]);
         }
-        assert!(got == replies && partly > 0, "{} bytes, {partly} parts", got.len());
+        assert!(got == replies && parts > 1, "{} bytes, {parts} parts", got.len());
         journal.taken();
         assert_eq!(journal.phase().unwrap(), Phase::Idle);
     }
@@ -371,9 +386,13 @@ mod tests {
         journal.begin((8, 8), 1, b"here it is").unwrap();
         journal.answered(true);
         assert_eq!(next(&journal).phase().unwrap(), Phase::Idle, "to be done again");
-        assert!(journal.deliver(ours.as_fd(), Some(peer.as_fd())).unwrap());
+        assert_eq!(journal.send(ours.as_fd(), Some(peer.as_fd()), &(0..10)).unwrap(), 10);
         assert_eq!(next(&journal).phase().unwrap(), Phase::Answered { peeked: 8, taken: 8 });
-        assert!(next(&journal).deliver(ours.as_fd(), None).unwrap(), "nothing is left");
+        assert!(next(&journal).left().unwrap().is_empty());
+        // What the kernel was told to send is nowhere in there: others may have that memory.
+        let mut bytes = [0; SIZE];
+        journal.memory().slice(0, SIZE).read(&mut bytes);
+        assert!(bytes[ONCE..REPLIES].iter().chain(&bytes[REPLIES + 16..]).all(|byte| *byte == 0));
         assert_eq!(look(&peer), (b"here it is".to_vec(), true));
         assert_eq!(look(&peer), (Vec::new(), false));
     }
@@ -387,8 +406,72 @@ mod tests {
             journal.answered(false);
             assert!(journal.phase().is_ok());
             journal.set(at, word);
-            assert!(journal.phase().is_err(), "{at}");
+            assert!(journal.phase().map(drop).and(journal.left().map(drop)).is_err(), "{at}");
             journal.begin_anew();
+        }
+    }
+
+    const REPLY: usize = 36;
+
+    /// Answers on the socket that is its standard input, in the journal that a variable names,
+    /// until it is killed.
+    #[test]
+    #[ignore = "a process of the test below"]
+    fn answers_for_ever() {
+        let place = std::env::var_os("VMLAN_JOURNAL").unwrap();
+        let file = std::fs::File::options().read(true).write(true).open(place).unwrap();
+        let journal = Journal::adopt(file.into()).unwrap();
+        let (sock, mut full) = (std::io::stdin(), 0);
+        while full < 1_000_000 {
+            journal.begin((1, 1), 1, &[7; REPLY]).unwrap();
+            journal.answered(false);
+            let mut left = journal.left().unwrap();
+            while !left.is_empty() {
+                match journal.send(sock.as_fd(), None, &left) {
+                    Ok(n) => left.start += n,
+                    Err(_) => full += 1,
+                }
+            }
+            journal.taken();
+        }
+    }
+
+    #[test]
+    fn what_was_sent_is_what_is_noted_whenever_its_sender_is_killed() {
+        use std::os::fd::AsRawFd as _;
+        use std::process::{Command, Stdio};
+        for kill in 0..30 {
+            let [ours, peer] = sockets();
+            sockopt::set_socket_send_buffer_size(&ours, 1 << 18).unwrap();
+            let journal = Journal::new().unwrap();
+            let (me, fd) = (std::process::id(), journal.file().as_raw_fd());
+            let mut sender = Command::new(std::env::current_exe().unwrap())
+                .args(["--exact", "--ignored", "journal::tests::answers_for_ever"])
+                .env("VMLAN_JOURNAL", format!("/proc/{me}/fd/{fd}"))
+                .stdin(ours)
+                .stdout(Stdio::null())
+                .spawn()
+                .unwrap();
+            let (mut got, mut some) = (0, vec![0; 1 << 16]);
+            // It has begun, and goes on for a while that differs.
+            while got < 10_000 + 777 * kill {
+                got += recv(peer.as_fd(), &mut some).unwrap_or(0);
+                assert!(sender.try_wait().unwrap().is_none(), "it has ended by itself");
+            }
+            sender.kill().unwrap();
+            sender.wait().unwrap();
+            while let Ok(n @ 1..) = recv(peer.as_fd(), &mut some) {
+                got += n;
+            }
+            let taken = usize::try_from(journal.controls()).unwrap();
+            let next = usize::try_from(journal.memory().u64(NEXT_CONTROLS, Ordering::Acquire));
+            let noted = match journal.phase().unwrap() {
+                Phase::Idle => taken * REPLY,
+                Phase::Answered { .. } => {
+                    (next.unwrap() - 1) * REPLY + journal.left().unwrap().start
+                }
+            };
+            assert_eq!(got, noted, "kill {kill}");
         }
     }
 }

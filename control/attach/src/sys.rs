@@ -47,54 +47,83 @@ pub fn set_peek_offset(sock: BorrowedFd<'_>, place: c_int) -> io::Result<()> {
     })
 }
 
-/// Bytes of a message as the kernel is given it, before the word in which it notes how many bytes
-/// went.
-pub const MESSAGE: usize = size_of::<libc::msghdr>();
-
-/// Sends `bytes`, and `fd` with the first of them, without waiting and without SIGPIPE. How many
-/// went is stored [`MESSAGE`] bytes behind `at` in `memory`, by the same system call: the kernel
-/// completes its part of a call before a thread that is killed ends. What is at `at` is lost.
+/// Sends bytes, and has the kernel note how many went in the first word of a file, by the same
+/// system call (`sendmmsg`): its part of a call is completed before a thread that is killed ends.
 ///
-/// # Errors
-/// That of the system: nothing was sent, and nothing stored.
-pub fn send_noted(
-    sock: BorrowedFd<'_>,
-    bytes: Slice<'_>,
-    fd: Option<BorrowedFd<'_>>,
-    memory: &Window,
-    at: usize,
-) -> io::Result<()> {
-    let (place, len) = memory.slice(at, size_of::<libc::mmsghdr>()).as_raw();
-    let place = place.cast_mut().cast::<libc::mmsghdr>();
-    if len < size_of::<libc::mmsghdr>() || !place.is_aligned() {
-        return Err(io::ErrorKind::InvalidInput.into());
+/// The kernel is given a message and has the word for its note right behind it. The message says
+/// which memory and which descriptors are sent, so it is to lie where nobody else can write to it.
+/// Hence it ends with the last bytes of memory of ours, and the file is mapped behind that.
+#[derive(Debug)]
+pub struct Sending {
+    map: Arc<Map>,
+    notes: Window,
+}
+
+impl Sending {
+    /// Bytes of ours in front of the file: a multiple of all page sizes there are.
+    const OURS: usize = 1 << 16;
+
+    /// By notes in the first `len` bytes of `file`.
+    ///
+    /// # Errors
+    /// That of the system.
+    pub fn noted_in(file: &OwnedFd, len: usize) -> io::Result<Self> {
+        let pages = SharedPages::new(Self::OURS + len)?.0;
+        // As any memory of somebody else's it is checked.
+        drop(SharedPages::of(file, len)?);
+        pages.exchange_from(Self::OURS, file)?;
+        let notes = pages.window(Self::OURS, len).ok_or(io::ErrorKind::InvalidData)?;
+        Ok(Self { map: pages.map, notes })
     }
-    let (from, len) = bytes.as_raw();
-    let mut part = libc::iovec { iov_base: from.cast_mut().cast(), iov_len: len };
-    let mut control = [0_u64; 4];
-    // SAFETY: all zeros is a valid msghdr. `place` is an aligned mmsghdr in mapped memory.
-    // No other thread looks at it meanwhile. `control` is aligned, and has room for the header of
-    // one descriptor. `part` and `control` outlive the call, which reads them, the bytes of the
-    // slice (mapped as long as that lives) and `place`, and stores a word in `place`.
-    let sent = unsafe {
-        let mut message: libc::msghdr = zeroed();
-        (message.msg_iov, message.msg_iovlen) = (&raw mut part, 1);
-        if let Some(fd) = fd {
-            let size = c_uint::try_from(size_of::<c_int>()).unwrap_or(0);
-            message.msg_control = (&raw mut control).cast();
-            message.msg_controllen = libc::CMSG_SPACE(size) as _;
-            let header = libc::CMSG_FIRSTHDR(&raw const message);
-            (*header).cmsg_level = libc::SOL_SOCKET;
-            (*header).cmsg_type = libc::SCM_RIGHTS;
-            (*header).cmsg_len = libc::CMSG_LEN(size) as _;
-            libc::CMSG_DATA(header).cast::<c_int>().write_unaligned(fd.as_raw_fd());
-        }
-        (&raw mut (*place).msg_hdr).write(message);
-        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-        // Not the library's function: musl's makes a call for each message, and notes itself.
-        libc::syscall(libc::SYS_sendmmsg, sock.as_raw_fd(), place, 1, flags)
-    };
-    if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+
+    /// The file.
+    pub fn notes(&self) -> &Window {
+        &self.notes
+    }
+
+    /// Sends `bytes`, and `fd` with the first of them, without waiting and without SIGPIPE. For one
+    /// thread at a time.
+    ///
+    /// # Errors
+    /// That of the system: nothing was sent and nothing noted; or the note could not be stored.
+    pub fn send(
+        &self,
+        sock: BorrowedFd<'_>,
+        bytes: Slice<'_>,
+        fd: Option<BorrowedFd<'_>>,
+    ) -> io::Result<()> {
+        let at = (Self::OURS - size_of::<libc::msghdr>()) as u64;
+        let place = self.map.slice(at, size_of::<libc::mmsghdr>());
+        let place = place.ok_or(io::ErrorKind::InvalidInput)?.as_raw().0;
+        let place = place.cast_mut().cast::<libc::mmsghdr>();
+        let (from, len) = bytes.as_raw();
+        let mut part = libc::iovec { iov_base: from.cast_mut().cast(), iov_len: len };
+        let mut control = [0_u64; 4];
+        // SAFETY: all zeros is a valid msghdr. `place` is an mmsghdr's length of mapped memory, and
+        // aligned: it is a msghdr before a page. Its msghdr is in pages that no other process has,
+        // and callers are one thread at a time. `control` is aligned, with room for the header of
+        // one descriptor. `part` and `control` outlive the call, which reads them, the bytes of the
+        // slice (mapped as long as that lives) and the msghdr, and stores a word behind that.
+        let sent = unsafe {
+            let mut message: libc::msghdr = zeroed();
+            (message.msg_iov, message.msg_iovlen) = (&raw mut part, 1);
+            if let Some(fd) = fd {
+                let size = c_uint::try_from(size_of::<c_int>()).unwrap_or(0);
+                message.msg_control = (&raw mut control).cast();
+                message.msg_controllen = libc::CMSG_SPACE(size) as _;
+                let header = libc::CMSG_FIRSTHDR(&raw const message);
+                (*header).cmsg_level = libc::SOL_SOCKET;
+                (*header).cmsg_type = libc::SCM_RIGHTS;
+                (*header).cmsg_len = libc::CMSG_LEN(size) as _;
+                libc::CMSG_DATA(header).cast::<c_int>().write_unaligned(fd.as_raw_fd());
+            }
+            (&raw mut (*place).msg_hdr).write(message);
+            let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+            // Not the library's function: musl's makes a call for each message, and notes itself.
+            libc::syscall(libc::SYS_sendmmsg, sock.as_raw_fd(), place, 1, flags)
+        };
+        if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
 }
 
 /// Ends blocking system calls of the thread that made it: a timer that signals this thread again
@@ -211,10 +240,16 @@ impl SharedPages {
     /// # Errors
     /// That of the system: nothing has changed.
     pub fn exchange(&self, file: &OwnedFd) -> io::Result<()> {
-        let (at, len) = self.map.slice(0, self.len).map_or((std::ptr::null(), 0), |s| s.as_raw());
+        self.exchange_from(0, file)
+    }
+
+    /// The same with the memory from `offset` on, a multiple of the page size.
+    fn exchange_from(&self, offset: usize, file: &OwnedFd) -> io::Result<()> {
+        let rest = self.map.slice(offset as u64, self.len.saturating_sub(offset));
+        let (at, len) = rest.map_or((std::ptr::null(), 0), |s| s.as_raw());
         let prot = ProtFlags::READ | ProtFlags::WRITE;
         let flags = MapFlags::SHARED | MapFlags::FIXED;
-        // SAFETY: at..at + len is the whole of the mapping that `new` made, which `map` keeps alive
+        // SAFETY: at..at + len is the mapping that `new` made, or its end, which `map` keeps alive
         // and nobody else has; all access to it is by the atomics of windows, which do not care
         // whose values they meet. The new file is as long, and sealed.
         unsafe { rustix::mm::mmap(at.cast_mut().cast(), len, prot, flags, file, 0)? };
