@@ -370,21 +370,27 @@ impl<F: Framing> Connection<F> {
             return Ok(());
         }
         let answered = self.control || !replies.is_empty();
+        // A reply wakes its reader up, who competes with us for a core: all else is done before.
+        // But what a descriptor is sent for is taken when that went, and no reply waits for a
+        // keeper.
+        let through_keeper = self.shown_fds;
+        let at_once = fd.is_some() || through_keeper;
         if answered {
             journal.begin((self.end, taken), self.control.into(), replies)?;
             point();
             journal.answered(fd.is_some());
             point();
-            self.deliver(journal, fd, waker)?;
-            point();
+            if at_once {
+                self.deliver(fd, waker)?;
+            }
         }
-        let through_keeper = self.shown_fds;
         self.consume(taken, through_keeper)?;
         point();
         self.done = self.done.saturating_sub(taken);
         self.journal.iter().for_each(|journal| journal.set_left(self.done));
         point();
         if answered {
+            self.deliver(None, waker)?;
             self.journal.iter().for_each(Journal::taken);
         }
         self.started = None;
@@ -393,12 +399,8 @@ impl<F: Framing> Connection<F> {
     }
 
     /// Sends what is left of the replies, and `fd` with their first byte.
-    fn deliver(
-        &self,
-        journal: &Journal,
-        fd: Option<BorrowedFd<'_>>,
-        waker: &Waker,
-    ) -> Result<(), ConnectionError> {
+    fn deliver(&self, fd: Option<BorrowedFd<'_>>, waker: &Waker) -> Result<(), ConnectionError> {
+        let Some(journal) = &self.journal else { return Ok(()) };
         let (mut left, mut end) = (journal.left()?, None);
         while !left.is_empty() {
             match journal.send(self.sock.as_fd(), fd, &left) {
@@ -446,7 +448,7 @@ impl<F: Framing> Connection<F> {
                 journal.begin_anew();
             }
             Phase::Answered { peeked, taken } => {
-                self.deliver(journal, None, waker)?;
+                self.deliver(None, waker)?;
                 point();
                 let place = peek_offset(self.sock.as_fd())?;
                 let gone = peeked.checked_sub(place).ok_or(ConnectionError::Unknown)?;

@@ -99,6 +99,8 @@ struct State {
     start: usize,
     done: usize,
     replies: Vec<usize>,
+    /// What was handed out is being answered.
+    answers: bool,
     deaths: u8,
     /// Replies that the client has got, and the last request that was carried out.
     got: usize,
@@ -108,6 +110,8 @@ struct State {
 struct Model {
     /// Whether each request is a read.
     reads: [bool; REQUESTS],
+    /// Replies are sent before the requests are taken, as those with descriptors are.
+    at_once: bool,
     fault: Option<Fault>,
 }
 
@@ -124,6 +128,7 @@ impl Model {
             start: 0,
             done: 0,
             replies: Vec::new(),
+            answers: false,
             deaths: DEATHS,
             got: 0,
             last: None,
@@ -145,6 +150,7 @@ impl Model {
                 start: 0,
                 done: 0,
                 replies: Vec::new(),
+                answers: false,
                 deaths: state.deaths - 1,
                 ..state.clone()
             });
@@ -167,8 +173,8 @@ impl Model {
                 Ok(vec![s])
             }
             Doing::Send => {
-                let then = if self.has(Fault::TakenFirst) { Doing::SayTaken } else { Doing::Take };
-                self.deliver(state, then)
+                let taken = !self.at_once || self.has(Fault::TakenFirst);
+                self.deliver(state, if taken { Doing::SayTaken } else { Doing::Take })
             }
             _ => Ok(self.finishes(state.clone())),
         }
@@ -258,7 +264,9 @@ impl Model {
                 if !self.has(Fault::NotAnswered) {
                     kept.phase = Phase::Answered;
                 }
-                Doing::Send
+                s.answers = true;
+                let send = self.at_once || self.has(Fault::TakenFirst);
+                if send { Doing::Send } else { Doing::Take }
             }
             Doing::Take => {
                 kept.take(s.start);
@@ -269,20 +277,21 @@ impl Model {
                 if !self.has(Fault::DoneStays) {
                     (kept.shown, kept.done) = (0, s.done);
                 }
-                match kept.phase {
+                match (s.answers, self.at_once) {
                     _ if !s.replies.is_empty() => Doing::Post,
-                    Phase::Idle => {
+                    (false, _) => {
                         (s.start, s.end) = (0, 0);
                         Doing::Idle
                     }
-                    _ => Doing::SayTaken,
+                    (true, true) => Doing::SayTaken,
+                    (true, false) => Doing::Send,
                 }
             }
             _ => {
                 if !self.has(Fault::NotTaken) {
                     kept.phase = Phase::Idle;
                 }
-                (s.start, s.end) = (0, 0);
+                (s.start, s.end, s.answers) = (0, 0, false);
                 Doing::Idle
             }
         };
@@ -346,8 +355,11 @@ impl Model {
 }
 
 /// How many states there are; or what is wrong with one.
-fn explore(reads: [bool; REQUESTS], fault: Option<Fault>) -> Result<usize, String> {
-    let model = Model { reads, fault };
+fn explore(
+    (reads, at_once): ([bool; REQUESTS], bool),
+    fault: Option<Fault>,
+) -> Result<usize, String> {
+    let model = Model { reads, at_once, fault };
     let mut seen = HashSet::from([model.start()]);
     let mut left = vec![model.start()];
     while let Some(state) = left.pop() {
@@ -364,14 +376,15 @@ fn explore(reads: [bool; REQUESTS], fault: Option<Fault>) -> Result<usize, Strin
     Ok(seen.len())
 }
 
-/// All ways to mix reads and writes.
-fn mixes() -> impl Iterator<Item = [bool; REQUESTS]> {
-    (0..1 << REQUESTS).map(|mix| std::array::from_fn(|n| mix >> n & 1 != 0))
+/// All ways to mix reads and writes, and both orders in which they are answered and taken.
+fn mixes() -> impl Iterator<Item = ([bool; REQUESTS], bool)> {
+    let mixes = (0..1 << REQUESTS).map(|mix| std::array::from_fn(|n| mix >> n & 1 != 0));
+    mixes.flat_map(|reads| [(reads, false), (reads, true)])
 }
 
 #[test]
 fn each_read_is_answered_once_and_no_write_follows_a_newer_one() {
-    let count = |reads| explore(reads, None).unwrap_or_else(|wrong| panic!("{reads:?}: {wrong}"));
+    let count = |mix| explore(mix, None).unwrap_or_else(|wrong| panic!("{mix:?}: {wrong}"));
     let states: usize = mixes().map(count).sum();
     println!("{states} states");
     assert!(states > 10_000, "it explores next to nothing: {states} states");
@@ -383,7 +396,11 @@ fn each_step_that_is_missing_is_caught() {
     let answering = [NotBegun, SentStays, AnsweredFirst, NotAnswered, NotedLater];
     let taking = [NotTaken, TakenFirst, NotShown, NotNoted, DoneStays, NotNotedAnew];
     for fault in answering.into_iter().chain(taking) {
-        let wrong = mixes().find_map(|reads| explore(reads, Some(fault)).err());
-        println!("{fault:?}: {}", wrong.unwrap_or_else(|| panic!("{fault:?}: all is right")));
+        for at_once in [false, true] {
+            let mixes = mixes().filter(|mix| mix.1 == at_once);
+            let wrong = mixes.map(|mix| explore(mix, Some(fault))).find_map(Result::err);
+            let wrong = wrong.unwrap_or_else(|| panic!("{fault:?}, {at_once}: all is right"));
+            println!("{fault:?}: {wrong}");
+        }
     }
 }
