@@ -222,6 +222,7 @@ group!(
         SYS_timerfd_create,
         SYS_timerfd_settime,
         SYS_unlinkat,
+        SYS_pipe2,
         SYS_sendmmsg,
     ],
     old [SYS_unlink],

@@ -127,6 +127,8 @@ fn u_boot_starts_linux_over_the_network() -> Result<()> {
         command(&mut pc, "setenv bootargs console=ttyS0 panic=-1", "=> ")?;
         command(&mut pc, "printenv ethaddr", &Boot::mac(1))?;
         command(&mut pc, "dhcp", "DHCP client bound to address 10.77.0.50")?;
+        // A busy host answers late, many times in a row.
+        command(&mut pc, "setenv tftptimeoutcountmax 100", "=> ")?;
         let loaded = format!("Bytes transferred = {} ", kernel.len());
         command(&mut pc, "tftpboot 0x2000000 10.77.0.1:kernel", &loaded)?;
         command(&mut pc, "zboot 0x2000000 ${filesize}", "Linux version")?;
