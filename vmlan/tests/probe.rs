@@ -67,10 +67,12 @@ fn what_kvm_is_here_is_said_plainly() {
         _ => assert!(said.contains("no guest"), "{said}"),
     }
     if kvm["instructions_per_s"].is_number() {
-        for name in ["exit-user-read", "exit-kernel-port", "exit-kernel-memory", "interrupt-halted"]
-        {
+        for name in ["exit-user-read", "exit-kernel-port", "exit-kernel-memory"] {
             assert!(found.contains(&name), "{name}: {report}");
         }
+        // On a busy host it may not come in time, which is said.
+        let late = report["missing"].to_string().contains("an interrupt did not come");
+        assert!(found.contains(&"interrupt-halted") || late, "{report}");
     }
     assert!(report["gains_most"].is_null());
     let advice = report["advice"].as_str().unwrap();
