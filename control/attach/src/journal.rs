@@ -1,9 +1,9 @@
 //! What the next switch has to know of a connection when this one dies, at whatever moment.
 //!
-//! Requests stay in the socket until they have been answered; only then are they taken
-//! (`SO_PEEK_OFF`: a peek goes on where the last one ended, and the kernel keeps that place with
-//! the socket). Replies are kept in a few pages of memory, and sent from there. How many of their
-//! bytes went is noted in there by the very system call that sends them: `sendmmsg` stores it, and
+//! Requests stay in the socket until their replies are kept in a few pages of memory; only then are
+//! they taken (`SO_PEEK_OFF`: a peek goes on where the last one ended, and the kernel keeps that
+//! place with the socket). The replies are sent from that memory. How many of their bytes went is
+//! noted in there by the very system call that sends them: `sendmmsg` stores it, and
 //! the kernel's part of a call is completed before a process that is killed ends. Socket and memory
 //! outlive the process. The memory says how far it was:
 //!
