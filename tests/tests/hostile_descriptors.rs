@@ -8,6 +8,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -24,6 +25,25 @@ const SHORT: Duration = Duration::from_secs(2);
 
 /// vhost-user's GET_FEATURES. To vfio-user it is the beginning of some message.
 const HELLO: [u8; 12] = [1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0];
+
+/// Held by whoever starts a process, and by [`crowd`] for as long as this one has lingering
+/// sockets: a child that inherits one may be the last to close it, and lingers.
+fn forks() -> MutexGuard<'static, ()> {
+    static FORKS: Mutex<()> = Mutex::new(());
+    FORKS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Closes `near`. `None`: nobody else had it, and it was to linger. Its `far` end stops that.
+fn close(near: TcpStream, far: TcpStream) -> Option<TcpStream> {
+    let closing = std::thread::spawn(move || drop(near));
+    let end = Instant::now() + SHORT / 4;
+    while !closing.is_finished() && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let far = closing.is_finished().then_some(far);
+    closing.join().unwrap();
+    far
+}
 
 /// A switch, killed on drop.
 struct Switch {
@@ -44,7 +64,11 @@ impl Switch {
         command.args(["switch", "--api", &format!("{place}/api.sock")]);
         command.args(ports.iter().map(|port| port.replace('@', place)));
         let log = File::options().create(true).append(true).open(dir.path().join("log")).unwrap();
-        let mut process = command.stdout(Stdio::null()).stderr(log).spawn().unwrap();
+        command.stdout(Stdio::null()).stderr(log);
+        let mut process = {
+            let _one = forks();
+            command.spawn().unwrap()
+        };
         // Whatever a predecessor left is replaced: its own API listens, and nobody else's.
         let end = Instant::now() + LONG;
         while UnixStream::connect(dir.path().join("api.sock")).is_err() {
@@ -66,7 +90,12 @@ impl Switch {
         let seconds = LONG.as_secs().to_string();
         let mut command = Command::new("timeout");
         command.args(["--signal=KILL", &seconds]).arg(vmlan_program()).args(words);
-        command.arg("--api").arg(api).output().unwrap()
+        command.arg("--api").arg(api).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let process = {
+            let _one = forks();
+            command.spawn().unwrap()
+        };
+        process.wait_with_output().unwrap()
     }
 
     /// One that succeeds.
@@ -203,13 +232,13 @@ fn queued(switch: &Switch, name: &str) -> Option<UnixStream> {
 /// Fills the backlog of the port `name`. Each peer has a descriptor in its socket: a silent file or
 /// a lingering socket. Whoever is accepted parks the keeper.
 fn crowd(switch: &Switch, name: &str, silent: &SilentFile) -> Vec<(UnixStream, Option<TcpStream>)> {
+    let _one = forks();
     let (end, mut all) = (Instant::now() + LONG, Vec::new());
     while Instant::now() < end {
         let Some(peer) = queued(switch, name) else { return all };
-        // Not for as long as we wait: a command that a test starts meanwhile may have it too, and
-        // linger.
-        let (near, far) = lingering_socket(LONG / 12).unwrap();
-        let fd = if all.len() % 2 == 0 { silent.fd() } else { near.as_fd() };
+        // For longer than we wait: whoever closes one is found out.
+        let lingering = (all.len() % 2 == 1).then(|| lingering_socket(LONG * 10).unwrap());
+        let fd = lingering.as_ref().map_or(silent.fd(), |(near, _)| near.as_fd());
         if let Err(e) = send_with_fds(peer.as_fd(), &HELLO, &[fd.as_raw_fd()]) {
             // Linux 6.16: refused for all who connect to a stream port.
             let refused = e.raw_os_error() == Some(rustix::io::Errno::PERM.raw_os_error());
@@ -217,10 +246,8 @@ fn crowd(switch: &Switch, name: &str, silent: &SilentFile) -> Vec<(UnixStream, O
                 [ErrorKind::BrokenPipe, ErrorKind::ConnectionReset].contains(&e.kind());
             assert!(turned_away || refused && name == "s", "{name}: {e}");
         }
-        // Whoever has taken it may have closed it: then ours is the last, and lingers.
-        std::thread::spawn(move || drop(near));
-        // The far end stays: with it the lingering would end.
-        all.push((peer, Some(far)));
+        // The far end stays.
+        all.push((peer, lingering.and_then(|(near, far)| close(near, far))));
     }
     panic!("{name}: the backlog is not full after {} peers", all.len());
 }
