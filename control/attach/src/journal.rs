@@ -340,6 +340,36 @@ mod tests {
         (bytes[..n].to_vec(), fd)
     }
 
+    /// Words stay where they are, or records get another version: the next switch may be a newer
+    /// one.
+    #[test]
+    fn what_earlier_builds_have_noted_is_read() {
+        let journal = Journal::new().unwrap();
+        let words: [(u64, u32); 10] = [
+            (0, 4u32.to_le()),
+            (4, 5),
+            (8, 1),
+            (12, 100),
+            (16, 60),
+            (20, 30),
+            (24, 7),
+            (40, 8),
+            (48, 9),
+            (64, 1),
+        ];
+        for (at, word) in words {
+            rustix::io::pwrite(&*journal.file, &word.to_le_bytes(), at).unwrap();
+        }
+        rustix::io::pwrite(&*journal.file, &[90u32, 70].map(u32::to_le_bytes).concat(), 56)
+            .unwrap();
+        rustix::io::pwrite(&*journal.file, &[3; COPIED], 1024).unwrap();
+        let next = next(&journal);
+        assert_eq!(next.phase().unwrap(), Phase::Answered { peeked: 100, taken: 60 });
+        assert_eq!((next.left().unwrap(), next.controls()), (9..30, 7));
+        assert_eq!((next.last_alive(), next.memo(), next.is_once()), (8, 9, true));
+        assert_eq!((next.done(90), next.done(80), next.copied()), (70, 60, [3; COPIED]));
+    }
+
     #[test]
     fn a_reply_that_finds_room_for_parts_is_sent_once_by_several_switches() {
         let [ours, peer] = sockets();

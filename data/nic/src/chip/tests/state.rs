@@ -60,6 +60,13 @@ impl<C: Fuzzed> Run<'_, C> {
         self.chip = successor;
     }
 
+    /// The chip outlives its process from now on. All registers are noted.
+    pub(super) fn hold(&self) {
+        assert!(self.chip.hold(self.world.held()), "it is held");
+        let state = self.chip.save();
+        assert_eq!(self.chip.restore(&state), Ok(()));
+    }
+
     fn seen(&mut self) -> Seen {
         let state = self.chip.save();
         Seen {
@@ -142,10 +149,7 @@ fn left<C: Fuzzed>(data: &[u8]) -> bool {
     WORLD.with_borrow_mut(|world| {
         world.load(&[]);
         let mut run = start::<C>(world, *byte, before);
-        assert!(run.chip.hold(run.world.held()), "it is held");
-        // All registers are noted, and the link is as the driver knows it.
-        let state = run.chip.save();
-        assert_eq!(run.chip.restore(&state), Ok(()));
+        run.hold();
         run.chip.set_link(true);
         run.chip.note();
         while !run.steps.is_empty() {
