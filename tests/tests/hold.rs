@@ -233,6 +233,38 @@ fn no_driver_notices_an_upgrade() -> Result<()> {
     switch.ask(&["stop", "--for-good"]).map(drop)
 }
 
+/// A port that was added while the switch ran outlives it like those that it was started with.
+#[test]
+fn ports_that_were_added_outlive_the_switch() -> Result<()> {
+    let dir = tempfile::tempdir().expect("a directory");
+    let all = ports(dir.path(), &["--hold-for", "60"]);
+    let mut switch = Switch::start(dir.path(), None, &all[..all.len() - 1])?;
+    switch.ask(&["port", "add", &all[all.len() - 1]])?;
+    let mut a = Machine::new(&dir.path().join("a"), 1);
+    let mut b = Machine::new(&dir.path().join("b"), 2);
+    let (mut sends, mut receives) = (a.set_up(), b.set_up());
+    let killed: End = |switch| {
+        // Until its trial is over.
+        std::thread::sleep(Duration::from_millis(1500));
+        switch.kill9();
+        Ok(None)
+    };
+    for (n, end) in (0..).zip([killed, Switch::terminate, killed]) {
+        pass(&mut sends, &mut receives, 1000 * n, 500);
+        end(&mut switch)?;
+        switch.restart()?;
+        let mut deaths = 1;
+        let numbers = 1000 * n + 500..1000 * n + 1000;
+        pass_while(&mut sends, &mut receives, numbers, |_| std::mem::take(&mut deaths));
+    }
+    let said = switch.ask(&["upgrade"])?;
+    assert!(said.starts_with("upgraded: "), "{said}");
+    pass(&mut sends, &mut receives, 3000, 500);
+    let list = switch.ask(&["port", "list", "--json"])?;
+    assert_eq!(list.matches("adopted 4 times, the last one exactly").count(), 2, "{list}");
+    switch.ask(&["stop", "--for-good"]).map(drop)
+}
+
 /// A next switch that finds something in its way leaves all to the one after it.
 #[test]
 fn a_start_that_fails_loses_nothing() -> Result<()> {

@@ -112,6 +112,7 @@ fn process(running: &Running, given: bool, stored: bool) -> ProcessInfo {
         hold_for: running.hold_for.filter(|_| !stored).map(|time| time.as_secs()),
         service: given || systemd::is_service(),
         while_held: running.while_held,
+        fleeting: None,
         directory: std::env::current_dir().map(|dir| text(dir.into())).unwrap_or_default(),
         arguments: arguments.filter(|word| !own.contains(&word.as_str())).collect(),
     }
@@ -181,7 +182,7 @@ fn start(
     if let Some(hold) = hold {
         ports = ports.with_hold(hold).map_err(|e| Failure::Failed(error_chain(&e)))?;
     }
-    ports.apply(plan, false).map_err(|failed| failed.first())?;
+    ports.begin(plan).map_err(|failed| failed.first())?;
     ports.forget_unclaimed();
     let program = program_at(&running.api);
     let lines: Vec<_> = ports.list().iter().map(|port| line(port, &program)).collect();

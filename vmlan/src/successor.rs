@@ -49,6 +49,8 @@ pub(crate) struct Intent {
     pub(crate) api: PathBuf,
     /// VMs' connections outlive it, too.
     pub(crate) holds: bool,
+    /// It goes on with what was changed while the last one ran.
+    pub(crate) keeps_changes: bool,
     pub(crate) ports: Vec<String>,
 }
 
@@ -69,6 +71,7 @@ impl Line {
             version: env!("CARGO_PKG_VERSION").into(),
             api: canonical(&running.api),
             holds: running.hold_for.is_some(),
+            keeps_changes: true,
             ports: settings.plan.ports.iter().map(|port| port.name.to_string()).collect(),
         };
         let intent = serde_json::to_string(&intent).map_err(|e| failed(e.into()))?;

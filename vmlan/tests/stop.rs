@@ -114,7 +114,11 @@ fn whatever_is_wrong_leaves_the_running_one() {
     refused(&switch, own, &["without hold-for", untouched]);
     write("");
     switch.ask(&["port", "add", &switch.here("more=stream:@/more.sock")]);
-    refused(&switch, own, &["without these ports", "more", untouched]);
+    // A release that does not go on with what was added.
+    let api = switch.api();
+    let intent = format!(r#"{{"api":"{api}","holds":true,"ports":["vm1"]}}"#);
+    let older = script(&switch, &format!("echo '{intent}' >&0; exec cat"));
+    refused(&switch, &older, &["without these ports", "more", untouched]);
     switch.ask(&["port", "del", "more"]);
     // It is the switch that was started still.
     assert_eq!(pid(&switch), u64::from(switch.pid()));

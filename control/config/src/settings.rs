@@ -10,9 +10,11 @@ use crate::api_path::{NoApiPath, default_path};
 use crate::cpu_list::CpuList;
 use crate::file::{Config, OnOff, Range, SwitchTable};
 
+mod changes;
 mod conflict;
 #[cfg(test)]
 mod tests;
+pub use changes::{Changes, Pin};
 pub use conflict::{Conflict, Limits, World};
 
 /// Why a switch cannot be started with what was asked for.

@@ -40,7 +40,10 @@ pub fn run(
                 let held = process.hold_for.is_some() && !for_good;
                 return if held { End::HandOver } else { End::Stop };
             }
-            Next::Action(Action::GetProcess(reply)) => answer(reply, Ok(process.clone())),
+            Next::Action(Action::GetProcess(reply)) => {
+                let fleeting = Some(ports.fleeting());
+                answer(reply, Ok(ProcessInfo { fleeting, ..process.clone() }));
+            }
             Next::Action(Action::PortChanged) => {
                 ports.looked();
                 ports.hear_gateways();

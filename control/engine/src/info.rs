@@ -152,6 +152,11 @@ pub struct ProcessInfo {
     pub service: bool,
     /// It ends with the last port that somebody holds.
     pub while_held: bool,
+    /// Names of ports that no next switch will have, since their users hold them by a connection
+    /// to this one. All else it leaves to that, if it has `hold_for`; none: only what is
+    /// configured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fleeting: Option<Vec<String>>,
     /// Where it was started.
     pub directory: String,
     /// What it was started with, behind `vmlan`.

@@ -22,10 +22,12 @@ use vmlan_config::settings::World;
 
 mod announce;
 mod apply;
+mod changes;
 mod entry;
 mod fdb;
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) mod given;
+mod held_json;
 mod held_tap;
 mod keepers;
 mod leases;
@@ -42,6 +44,7 @@ mod sflow;
 mod tests;
 use announce::Announcer;
 pub use apply::Failed;
+use changes::KeptChanges;
 use entry::Entry;
 use link_watch::LinkWatch;
 use observe::Observer;
@@ -62,6 +65,7 @@ pub struct Ports {
     /// What gateways share.
     gateways: nat::Host,
     holding: Holding,
+    changes: KeptChanges,
     /// A port came up or went down, and the control thread has been notified but has not looked
     /// yet.
     notified: Arc<AtomicBool>,
@@ -101,6 +105,7 @@ impl Ports {
             changed,
             gateways,
             holding: Holding::default(),
+            changes: KeptChanges::default(),
             notified,
             observer: Observer::default(),
             announcer: Announcer::default(),

@@ -51,10 +51,11 @@ pub(super) fn run(args: &UpgradeArgs) -> Result<(), Failure> {
         .map_err(|e| Failure::Failed(format!("{}: cannot open the log: {e}", log.display())))?;
     let mut next = Successor::start(&program, &old, &log)?;
     let intent = next.intent();
-    let ports: PortList = client.get("/v1/ports")?;
-    let names: Vec<_> = ports.ports.into_iter().map(|port| port.name).collect();
     let checked = match &intent {
-        Some(intent) => check_next(intent, &args.api.path()?, &names),
+        Some(intent) => {
+            let lost = lost(&client, intent)?;
+            check_next(intent, &args.api.path()?, &lost)
+        }
         None => Err(format!("it does not start: {}", log.last_words())),
     };
     if let Err(why) = checked {
@@ -109,22 +110,32 @@ fn check_old(old: &ProcessInfo) -> Result<(), Failure> {
     Err(Failure::Failed(format!("the switch (process {}) was not touched: {why}", old.pid)))
 }
 
-/// Whether the next switch goes on with what is there: it is at `api`, and has `ports`.
-fn check_next(next: &Intent, api: &Path, ports: &[String]) -> Result<(), String> {
+/// Names of ports that run now and that `next` is not going to have.
+fn lost(client: &Client, next: &Intent) -> Result<Vec<String>, Failure> {
+    let now: ProcessInfo = client.get("/v1/process")?;
+    if let (Some(fleeting), true) = (now.fleeting, next.keeps_changes) {
+        return Ok(fleeting);
+    }
+    let ports: PortList = client.get("/v1/ports")?;
+    let names = ports.ports.into_iter().map(|port| port.name);
+    Ok(names.filter(|name| !next.ports.contains(name)).collect())
+}
+
+/// Whether the next switch goes on with what is there: it is at `api`, and no port is `lost`.
+fn check_next(next: &Intent, api: &Path, lost: &[String]) -> Result<(), String> {
     if next.api != canonical(api) {
         return Err(format!("its API would be at {}", next.api.display()));
     }
     if !next.holds {
         return Err("it would run without hold-for: its configuration file has changed".into());
     }
-    let lost: Vec<_> = ports.iter().filter(|name| !next.ports.contains(name)).cloned().collect();
     if lost.is_empty() {
         return Ok(());
     }
     let lost = lost.join(", ");
     Err(format!(
-        "it would be without these ports, which are in no file and no argument: {lost}: write them \
-         into the configuration file, or remove them with `vmlan port remove`"
+        "it would be without these ports: {lost}: shut down their VMs, if they belong to `vmlan \
+         run`; else write them into the configuration file"
     ))
 }
 

@@ -116,6 +116,7 @@ impl Ports {
         match self.carry_out(plan, &steps, &mut undo) {
             Ok(()) => {
                 self.log(&applied, &undo.rules);
+                self.changes.applied(plan);
                 self.has_changed(Event::new("applied"));
                 Ok(Applied { generation: self.generation(), ..applied })
             }
@@ -225,10 +226,13 @@ impl Ports {
         kept: Option<Kept>,
         undo: &mut Undo,
     ) -> Result<(), Failed> {
-        let entry = self.open(named.clone(), kept.unwrap_or_default());
+        let opened = self.open(named.clone(), kept.unwrap_or_default());
+        let opened = opened.map_or_else(|e| self.instead(&named.name, e), |entry| Ok(Some(entry)));
         let port = Some(named.name.clone());
-        self.entries.push(entry.map_err(|refusal| Failed { port, refusal })?);
-        undo.opened.push(named.name.clone());
+        if let Some(entry) = opened.map_err(|refusal| Failed { port, refusal })? {
+            self.entries.push(entry);
+            undo.opened.push(named.name.clone());
+        }
         Ok(())
     }
 

@@ -74,7 +74,12 @@ impl Ports {
     /// # Errors
     /// If there is no such port, it takes no frames or is not in the VLAN, or the table has no
     /// room.
-    pub fn add_mac(&self, mac: Mac, name: &PortName, vid: Option<u16>) -> Result<FdbLine, Refusal> {
+    pub fn add_mac(
+        &mut self,
+        mac: Mac,
+        name: &PortName,
+        vid: Option<u16>,
+    ) -> Result<FdbLine, Refusal> {
         check(vid)?;
         self.check_listed(mac, Some(name))?;
         let index = self.find(name).ok_or_else(|| Refusal::no_port(name))?;
@@ -88,6 +93,7 @@ impl Ports {
             .fdb()
             .add_static(mac, domain, id)
             .map_err(|e| Refusal::new(Cause::Invalid, e.to_string()))?;
+        self.keep_pins();
         let ((vlan, qinq), port) = (vids(domain), name.to_string());
         Ok(FdbLine { mac: mac.to_string(), vlan, qinq, port, r#static: true, age: None })
     }
@@ -96,7 +102,7 @@ impl Ports {
     ///
     /// # Errors
     /// If it is not known.
-    pub fn remove_mac(&self, mac: Mac, vid: Option<u16>) -> Result<(), Refusal> {
+    pub fn remove_mac(&mut self, mac: Mac, vid: Option<u16>) -> Result<(), Refusal> {
         check(vid)?;
         self.check_listed(mac, None)?;
         let fdb = self.switch.fdb();
@@ -105,6 +111,7 @@ impl Ports {
         let known = domains.filter(meant).filter(|d| fdb.remove(mac, *d)).count();
         let place = vid.map(|v| format!(" in VLAN {v}")).unwrap_or_default();
         let unknown = format!("{mac} is not known{place}: see `vmlan fdb list`");
+        self.keep_pins();
         if known > 0 { Ok(()) } else { Err(Refusal::new(Cause::NotFound, unknown)) }
     }
 }

@@ -111,6 +111,7 @@ impl Ports {
     pub(super) fn has_changed(&mut self, event: Event) {
         self.observer.generation += 1;
         let generation = Some(self.observer.generation);
+        self.keep_changes();
         self.observer.events.tell(Event { generation, ..event });
     }
 

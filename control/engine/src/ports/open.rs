@@ -57,6 +57,13 @@ impl Holding {
         Ok(Self { hold: Some(hold), found, claimed: false, warned: false })
     }
 
+    /// Ports that went on with what was held have been closed again, and it is held on.
+    pub(super) fn find_again(&mut self) {
+        if let Some(Ok(again)) = self.hold.clone().map(Self::new) {
+            *self = again;
+        }
+    }
+
     /// Who held things has gone, and nothing is held any more.
     pub(super) fn has_gone(&self) -> bool {
         self.hold.as_ref().is_some_and(|hold| hold.has_gone())

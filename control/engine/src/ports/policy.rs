@@ -82,6 +82,11 @@ impl Kept {
         self.holder.as_ref().is_some_and(|holder| holder.is_closed())
     }
 
+    /// It lasts as long as somebody holds it, or is about to go.
+    pub(super) fn is_fleeting(&self) -> bool {
+        self.holder.is_some()
+    }
+
     pub(super) fn is_held(&self) -> bool {
         self.holder.as_ref().is_some_and(|holder| !holder.is_closed())
     }

@@ -1,0 +1,122 @@
+//! What is changed while a switch runs outlives it, if that has `--hold-for`.
+
+mod common;
+
+use common::{Switch, until};
+use serde_json::Value;
+
+const HELD: [&str; 2] = ["--hold-for", "60"];
+const PORTS: [&str; 3] = ["a=vhost-user:@/a.sock", "b=stream:@/b.sock", "c=stream:@/c.sock"];
+
+/// Another switch in its place, once that has ended: with these ports.
+fn again(switch: Switch, signal: &str, ports: &[&str]) -> Switch {
+    switch.signal(signal);
+    Switch::within(switch.into_dir(), &[env!("CARGO_BIN_EXE_vmlan")], &HELD, ports)
+}
+
+/// All that can be changed.
+fn seen(switch: &Switch) -> [Value; 4] {
+    let mut sflow = switch.json(&["sflow", "show"]);
+    for count in ["samples", "lost", "datagrams", "failed"] {
+        sflow[count].take();
+    }
+    let port = |port: &Value| format!("{}={}", port["name"], port["address"]);
+    let list = switch.json(&["port", "list"]);
+    let ports: Vec<_> = list["ports"].as_array().unwrap().iter().map(port).collect();
+    let [limits, fdb] = [["limit", "list"], ["fdb", "list"]].map(|words| switch.json(&words));
+    [ports.into(), limits, fdb, sflow]
+}
+
+fn log(switch: &Switch) -> String {
+    std::fs::read_to_string(switch.path("log")).unwrap_or_default()
+}
+
+#[test]
+fn changes_outlive_a_kill_and_a_restart() {
+    let mut switch = Switch::with(&HELD, &PORTS, &[]);
+    let first = seen(&switch);
+    for words in [
+        &["limit", "set", "tenant", "rate=1Gbit"][..],
+        &["port", "set", "a", "from_rate=5Mbit", "to_limit=tenant"],
+        &["port", "set", "b", "mode=0660"],
+        &["port", "del", "c"],
+        &["port", "add", "x=vhost-user:@/x.sock,queues=2"],
+        &["fdb", "add", "52:54:00:00:00:07", "x"],
+        &["sflow", "set", "collector=127.0.0.1:6343"],
+    ] {
+        let words: Vec<_> = words.iter().map(|word| switch.here(word)).collect();
+        switch.ask(&words.iter().map(String::as_str).collect::<Vec<_>>());
+    }
+    let changed = seen(&switch);
+    assert!(changed.iter().zip(&first).all(|(now, then)| now != then), "{changed:?}");
+    for signal in ["KILL", "TERM", "KILL"] {
+        switch = again(switch, signal, &PORTS);
+        assert_eq!(seen(&switch), changed, "{}", log(&switch));
+    }
+    // What is taken back does not come again.
+    switch.ask(&["fdb", "del", "52:54:00:00:00:07"]);
+    switch.ask(&["port", "del", "x"]);
+    switch = again(switch, "KILL", &PORTS);
+    assert!(!switch.ask(&["port", "list"]).contains("x.sock"));
+    // Nor does anything behind an end for good.
+    switch.ask(&["stop", "--for-good"]);
+    until("the holder's end", || !switch.path("api.sock.hold").exists());
+    let dir = switch.into_dir();
+    let switch = Switch::within(dir, &[env!("CARGO_BIN_EXE_vmlan")], &HELD, &PORTS);
+    assert_eq!(seen(&switch), first);
+    switch.ask(&["stop", "--for-good"]);
+}
+
+#[test]
+fn what_is_configured_anew_counts() {
+    let mut switch = Switch::with(&HELD, &PORTS, &[]);
+    switch.ask(&["port", "set", "a", "from_rate=5Mbit"]);
+    switch.ask(&["port", "set", "b", "from_rate=5Mbit"]);
+    switch.ask(&["port", "add", &switch.here("x=stream:@/x.sock")]);
+    let anew = ["a=vhost-user:@/a.sock,from_rate=7Mbit", "b=stream:@/b.sock", "n=stream:@/n.sock"];
+    switch = again(switch, "KILL", &anew);
+    let list = switch.json(&["port", "list"]);
+    let address = |n: usize| list["ports"][n]["address"].as_str().unwrap().to_owned();
+    let places = ["a.sock,from_rate=7Mbit", "b.sock,from_rate=5Mbit", "n.sock", "x.sock"];
+    assert!((0..4).all(|n| address(n).ends_with(places[n])), "{list}");
+    // Its place is another port's now.
+    switch = again(switch, "KILL", &["a=vhost-user:@/a.sock", "y=stream:@/x.sock"]);
+    let list = switch.json(&["port", "list"]);
+    assert_eq!(list["ports"].as_array().unwrap().len(), 2, "{list}");
+    assert!(log(&switch).contains("what was changed while the last switch ran is left out"));
+    switch.ask(&["stop", "--for-good"]);
+}
+
+/// A port that was added cannot be opened any more, one that was changed only as it is configured.
+#[test]
+fn what_cannot_be_opened_is_left_out() {
+    let mut switch = Switch::with(&HELD, &PORTS, &[]);
+    std::fs::create_dir(switch.path("sub")).unwrap();
+    let allowed = [&HELD[..], &["--sandbox", "off"]].concat();
+    switch.signal("TERM");
+    let vmlan = env!("CARGO_BIN_EXE_vmlan");
+    switch = Switch::within(switch.into_dir(), &[vmlan], &allowed, &PORTS);
+    switch.ask(&["port", "add", &switch.here("x=stream:@/sub/x.sock")]);
+    switch.ask(&["port", "set", "a", "from_rate=5Mbit"]);
+    switch.signal("KILL");
+    let dir = switch.into_dir();
+    std::fs::remove_dir_all(dir.path().join("sub")).unwrap();
+    let switch = Switch::within(dir, &[vmlan], &allowed, &PORTS);
+    let list = switch.ask(&["port", "list"]);
+    assert!(list.contains("5Mbit") && !list.contains("x.sock"), "{list}");
+    let said = log(&switch);
+    assert!(said.contains("port x: ") && said.contains("is left out"), "{said}");
+    switch.ask(&["stop", "--for-good"]);
+}
+
+#[test]
+fn without_a_holder_all_is_as_configured() {
+    let mut switch = Switch::with(&[], &PORTS, &[]);
+    let first = seen(&switch);
+    switch.ask(&["port", "set", "a", "from_rate=5Mbit"]);
+    switch.ask(&["port", "add", &switch.here("x=stream:@/x.sock")]);
+    switch.signal("KILL");
+    let vmlan = env!("CARGO_BIN_EXE_vmlan");
+    switch = Switch::within(switch.into_dir(), &[vmlan], &[], &PORTS);
+    assert_eq!(seen(&switch), first);
+}
