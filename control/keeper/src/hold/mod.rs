@@ -202,8 +202,14 @@ impl Holder {
             None => Err(HoldError::Gone),
         };
         // An answer that comes late would be taken for that of another question.
-        if matches!(answer, Err(HoldError::Gone | HoldError::Silent)) {
-            *line = None;
+        if matches!(answer, Err(HoldError::Gone | HoldError::Silent))
+            && let Some(line) = line.take()
+        {
+            // Nobody will say any more what changes: once it is awake, none of it is true.
+            let mut bytes = Vec::new();
+            let all = Packet { name: packet::ALL, ..Packet::plain(Kind::Forget, 0) };
+            all.encode(&mut bytes)?;
+            let _ = line::send(line.as_fd(), &bytes, &[], SendFlags::DONTWAIT);
         }
         answer
     }
@@ -235,8 +241,9 @@ impl Hold for Holder {
     }
 
     fn end(&self) {
-        let _ = self.ask(&Packet::plain(Kind::End, 0), &[]);
+        // Before it ends: the next switch makes a socket there at once.
         let _ = std::fs::remove_file(&self.path);
+        let _ = self.ask(&Packet::plain(Kind::End, 0), &[]);
     }
 
     fn has_gone(&self) -> bool {

@@ -10,6 +10,8 @@ pub const VERSION: u8 = 1;
 pub const MAX_NAME: usize = 64;
 /// Most bytes that are held under one name.
 pub const MAX_BYTES: usize = 32 << 10;
+/// In place of a name: all of them. No switch holds anything under it.
+pub const ALL: &[u8] = b"";
 /// Most names that are held.
 pub const MAX_NAMES: usize = 1024;
 /// Most descriptors that are held under one name: the kernel passes on no more at once.

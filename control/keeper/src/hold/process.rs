@@ -10,7 +10,7 @@ use rustix::net::{RecvFlags, SendFlags, Shutdown, SocketFlags};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use vmlan_sandbox::{Confinement, Thread};
 
-use super::packet::{Kind, MAX_NAMES, MAX_PACKET, Packet, VERSION};
+use super::packet::{ALL, Kind, MAX_NAMES, MAX_PACKET, Packet, VERSION};
 use crate::line::{self, Fds};
 use crate::sys::keep_only;
 
@@ -40,7 +40,8 @@ struct Holder<'l> {
     entries: Vec<Entry>,
     served: Served,
     hold_for: Duration,
-    /// Since when no switch has been connected.
+    /// Since when there has been no switch: none is connected, and the last one's process has
+    /// ended. While that lives, its ports are in use: they must not be shut down.
     alone: Option<Instant>,
     /// It was told to end.
     ended: bool,
@@ -116,6 +117,9 @@ impl Holder<'_> {
         let [knocked, said, died] = fds.map(|fd| fd.is_some() && ready.next().unwrap_or(false));
         if died {
             self.served.process = None;
+            if self.served.line.is_none() {
+                self.alone = Some(Instant::now());
+            }
         }
         if said {
             self.answer(packet);
@@ -188,6 +192,7 @@ impl Holder<'_> {
                     None => self.entries.push(entry),
                 }
             }
+            Kind::Forget if request.name == ALL => self.entries.clear(),
             Kind::Forget => drop(at.map(|at| self.entries.swap_remove(at))),
             Kind::Get => return Ok(Some(usize::try_from(request.number).unwrap_or(usize::MAX))),
             Kind::End => self.ended = true,
@@ -218,7 +223,9 @@ impl Holder<'_> {
 
     fn hang_up(&mut self) {
         (self.served.line, self.served.known) = (None, false);
-        self.alone = Some(Instant::now());
+        if self.served.process.is_none() {
+            self.alone = Some(Instant::now());
+        }
     }
 }
 

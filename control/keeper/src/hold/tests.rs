@@ -4,6 +4,8 @@
 use std::fs::File;
 use std::io::{Read as _, Seek as _, Write as _};
 
+use std::os::unix::net::UnixStream;
+
 use super::*;
 
 /// A holder, and the thread that it is.
@@ -37,8 +39,12 @@ impl Running {
         holder.ask(&hello, &[process.as_fd()]).map(|_| holder)
     }
 
-    fn ends(mut self) {
+    fn ended(&mut self) {
         self.thread.take().unwrap().join().unwrap();
+    }
+
+    fn ends(mut self) {
+        self.ended();
         let gone = connect(&self.path()).unwrap_err();
         assert!([Errno::CONNREFUSED, Errno::NOENT].contains(&gone), "{gone}");
     }
@@ -137,6 +143,34 @@ fn a_second_switch_waits_for_both_proofs_of_the_firsts_death() {
     assert_eq!(contents(&second), [entry("a", b"x", &[])]);
     second.end();
     running.ends();
+}
+
+/// A switch that got no answer in time goes on by itself: nothing of its ports is shut down, and
+/// nobody goes on with what was held then.
+#[test]
+fn a_switch_that_hung_up_and_lives_keeps_its_ports() {
+    let mut running = Running::new();
+    let (alive, dead) = process();
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let first = running.meet(&alive, 0).unwrap();
+    first.put("a", &[theirs.as_fd()], b"x").unwrap();
+    // As if an answer had not come.
+    let line = first.line.lock().unwrap().take().unwrap();
+    let mut bytes = Vec::new();
+    let all = Packet { name: packet::ALL, ..Packet::plain(Kind::Forget, 0) };
+    all.encode(&mut bytes).unwrap();
+    line::send(line.as_fd(), &bytes, &[], SendFlags::DONTWAIT).unwrap();
+    drop(line);
+    let (other, _life) = process();
+    for _ in 0..20 {
+        assert!(matches!(running.meet(&other, 60), Err(HoldError::Io(Errno::BUSY))));
+        (&ours).write_all(b"y").unwrap();
+    }
+    drop(dead);
+    running.ended();
+    (&ours).write_all(b"y").unwrap();
+    drop(theirs);
+    assert!((&ours).write_all(b"y").is_err());
 }
 
 #[test]
