@@ -72,19 +72,22 @@ impl PortThread {
     /// are waited for together.
     ///
     /// If a peer keeps the thread somewhere for long, the thread is left behind, and the caller
-    /// goes on. So the caller must not rely on the thread to release anything that others need.
-    pub fn close(&mut self, who: &str) {
+    /// goes on (false). So the caller must not rely on the thread to release anything that others
+    /// need.
+    pub fn close(&mut self, who: &str) -> bool {
         self.stop();
-        let Some(thread) = self.thread.take() else { return };
+        let Some(thread) = self.thread.take() else { return true };
         let end = self.told.unwrap_or_else(Instant::now) + CLOSE;
         while !thread.is_finished() && Instant::now() < end {
             std::thread::sleep(Duration::from_micros(200));
         }
-        if thread.is_finished() {
+        let ended = thread.is_finished();
+        if ended {
             let _ = thread.join();
         } else {
             log::error!("{who}: its thread hangs and is left behind");
         }
+        ended
     }
 }
 
@@ -153,7 +156,7 @@ mod tests {
         let mut all: Vec<_> = (0..20).map(spawn).collect();
         let begin = Instant::now();
         all.iter_mut().for_each(PortThread::stop);
-        all.iter_mut().for_each(|thread| thread.close("port"));
+        all.iter_mut().for_each(|thread| assert!(!thread.close("port")));
         let took = begin.elapsed();
         assert!(took >= CLOSE && took < 10 * CLOSE, "{took:?}");
         drop(hang);

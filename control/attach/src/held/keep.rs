@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use vmlan_frame::error_chain;
 use vmlan_keeper::hold::{Held, Hold, HoldError};
@@ -23,6 +23,27 @@ pub struct Keeping {
     nic: String,
     /// Of the socket's file.
     file: (u64, u64),
+    silent: Arc<Mutex<bool>>,
+}
+
+/// Silences a port's thread that is left behind: what it says later would be of the next port with
+/// that name.
+#[derive(Debug)]
+pub struct Silencer {
+    hold: Arc<dyn Hold>,
+    name: String,
+    silent: Arc<Mutex<bool>>,
+}
+
+impl Silencer {
+    /// From now on nothing that the thread says reaches the holder, and nothing is held of its
+    /// port.
+    pub fn silence(&self) {
+        let mut silent = self.silent.lock().unwrap_or_else(PoisonError::into_inner);
+        if !std::mem::replace(&mut silent, true) {
+            let _ = self.hold.forget(&self.name);
+        }
+    }
 }
 
 /// Why what was held is of no use.
@@ -98,7 +119,20 @@ impl Keeping {
     /// `hold` has things of the port that log lines call `name`. `file` is its socket's; `None`:
     /// its VMM listens.
     pub fn new(hold: Arc<dyn Hold>, name: String, nic: String, file: Option<&SocketFile>) -> Self {
-        Self { hold, name, nic, file: file.map(SocketFile::id).unwrap_or_default() }
+        let file = file.map(SocketFile::id).unwrap_or_default();
+        Self { hold, name, nic, file, silent: Arc::default() }
+    }
+
+    /// For the port's owner, who may have to leave behind the thread that has this.
+    pub fn silencer(&self) -> Silencer {
+        let (hold, silent) = (Arc::clone(&self.hold), Arc::clone(&self.silent));
+        Silencer { hold, name: self.name.clone(), silent }
+    }
+
+    /// May say something, as long as this is there.
+    fn say(&self) -> Option<MutexGuard<'_, bool>> {
+        let silent = self.silent.lock().unwrap_or_else(PoisonError::into_inner);
+        Some(silent).filter(|silent| !**silent)
     }
 
     /// The record of the port while nobody is connected. `line` is its keeper's.
@@ -131,11 +165,13 @@ impl Keeping {
     /// Why it is not held: one line.
     pub fn put(&self, record: &Record<BorrowedFd<'_>>) -> Result<(), String> {
         let (bytes, fds) = record.encode().ok_or("it has too many descriptors")?;
+        let _said = self.say().ok_or("its port was closed")?;
         self.hold.put(&self.name, &fds, &bytes).map_err(|e| error_chain(&e))
     }
 
     /// Nothing of the port is held any more.
     pub fn forget(&self) -> Result<(), HoldError> {
+        let Some(_said) = self.say() else { return Ok(()) };
         self.hold.forget(&self.name)
     }
 }
@@ -160,4 +196,64 @@ pub fn open<E>(
     }
     let (keeper, file) = anew()?;
     Ok(FoundPort { keeper, file, client: None })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd as _;
+
+    use super::*;
+    use crate::eventfd;
+
+    /// Names that are held.
+    #[derive(Debug, Default)]
+    struct Names(Mutex<Vec<String>>);
+
+    impl Hold for Names {
+        fn put(&self, name: &str, _: &[BorrowedFd<'_>], _: &[u8]) -> Result<(), HoldError> {
+            self.0.lock().unwrap().push(name.to_owned());
+            Ok(())
+        }
+
+        fn forget(&self, name: &str) -> Result<(), HoldError> {
+            self.0.lock().unwrap().retain(|held| held != name);
+            Ok(())
+        }
+
+        fn all(&self) -> Result<Vec<Held>, HoldError> {
+            Ok(Vec::new())
+        }
+
+        fn end(&self) {}
+    }
+
+    /// A thread that was left behind ends when the port's name is another's.
+    #[test]
+    fn a_thread_that_was_left_behind_says_nothing_of_the_next_port() {
+        let names = Arc::new(Names::default());
+        let held = || names.0.lock().unwrap().len();
+        let new = || Keeping::new(names.clone(), "port a".into(), String::new(), None);
+        let line = eventfd::new().unwrap();
+        let record = Record {
+            nic: String::new(),
+            file: (0, 0),
+            listener: None,
+            line: line.as_fd(),
+            client: None,
+            regions: Vec::new(),
+            interrupts: Vec::new(),
+            chip: Vec::new(),
+            state: None,
+            setup: Vec::new(),
+        };
+        let left = new();
+        left.put(&record).unwrap();
+        left.silencer().silence();
+        assert_eq!(held(), 0);
+        let next = new();
+        next.put(&record).unwrap();
+        assert!(left.put(&record).is_err());
+        left.forget().unwrap();
+        assert_eq!(held(), 1);
+    }
 }

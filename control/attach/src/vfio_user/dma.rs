@@ -146,6 +146,12 @@ impl Dma {
         Some(shared.chain(unshared).collect())
     }
 
+    /// Their files. `None`: they are not kept.
+    pub fn files(&self) -> Option<Vec<Arc<OwnedFd>>> {
+        let Keep::Yes(list) = &self.keep else { return None };
+        Some(list.iter().map(|kept| Arc::clone(&kept.file)).collect())
+    }
+
     /// What is needed to keep a region.
     fn prepare_kept(
         &mut self,

@@ -26,7 +26,7 @@ use super::server::Server;
 use super::session::MemorySummary;
 use super::{Config, Doorbell, Model};
 use crate::AttachError;
-use crate::held::keep::{FoundPort, Keeping, open};
+use crate::held::keep::{FoundPort, Keeping, Silencer, open};
 use crate::held::standing::Standing;
 use crate::interrupt_cost::STUCK_INTERRUPT;
 use crate::memory::UNSHARED;
@@ -91,6 +91,7 @@ pub struct VfioUser {
     keeper: Keeper,
     file: Option<SocketFile>,
     waker: Arc<Waker>,
+    silencer: Option<Silencer>,
     config: Config,
 }
 
@@ -124,6 +125,7 @@ impl VfioUser {
         let (adopted, wait) = (client.is_some(), mpsc::sync_channel(1));
         let keeping = config.hold.as_ref();
         let keeping = keeping.map(|hold| Keeping::new(Arc::clone(hold), name, what, file.as_ref()));
+        let silencer = keeping.as_ref().map(Keeping::silencer);
         let server = Server::new(
             &config,
             Arc::clone(&shared),
@@ -142,7 +144,7 @@ impl VfioUser {
             // Ports begin together: none sends before the others can receive.
             let _ = told.recv_timeout(ADOPTION);
         }
-        Ok(Self { shared, thread, keeper, file, waker, config })
+        Ok(Self { shared, thread, keeper, file, waker, silencer, config })
     }
 
     /// The port with its own type.
@@ -245,7 +247,9 @@ impl VfioUser {
     /// Hangs up, ends the thread, removes the socket file. Also done on drop.
     pub fn close(&mut self) {
         self.stop();
-        self.thread.close(&self.config.port_name());
+        if !self.thread.close(&self.config.port_name()) {
+            self.silencer.iter().for_each(Silencer::silence);
+        }
         self.file = None;
     }
 }

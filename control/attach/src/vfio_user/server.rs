@@ -423,11 +423,13 @@ impl Server {
             let Some(message) = connection.read(now)? else { break };
             any = true;
             let before = replies.bytes().len();
+            let had = session.hold_on(&message.header);
             let outcome = session.handle(message, replies);
             note((connection, session), outcome.configured, self.flap.is_some());
             if outcome.held {
                 self.keep_next();
             }
+            drop(had);
             let Some(Served { connection, session, replies, .. }) = &mut self.served else { break };
             if outcome.changed {
                 self.budget.spend(now);

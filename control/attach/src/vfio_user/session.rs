@@ -15,11 +15,11 @@ use super::port::VfioUserPort;
 use super::refusal::CommandRefusal;
 use super::version::Client;
 use super::wire::{
-    ACCESS, Command, HEADER, Header, MAX_DATA, ONE_WRITE, Replies, irq, region, words,
+    ACCESS, Command, Frames, HEADER, Header, MAX_DATA, ONE_WRITE, Replies, irq, region, words,
 };
 use crate::Files;
 use crate::bytes::{Body, widen};
-use crate::connection;
+use crate::connection::{self, Framing as _};
 use crate::held::record::{Interrupt, Record};
 use crate::journal::{COPIED, Journal};
 use vmlan_nic::chip::{Host as _, Layout, Nic, Space};
@@ -178,6 +178,16 @@ impl Session {
     /// What the client gave eventfds for.
     pub fn interrupts(&self) -> Vec<Interrupt<Arc<dyn AsFd>>> {
         self.irqs.interrupts()
+    }
+
+    /// All that is held of the client, if this message may take some of it away: for as long as
+    /// the holder may have it, that must not be the last that has.
+    pub fn hold_on(
+        &self,
+        header: &Header,
+    ) -> Option<(Vec<Interrupt<Arc<dyn AsFd>>>, Vec<Arc<OwnedFd>>)> {
+        let files = self.dma.files().filter(|_| Frames::is_control(header))?;
+        Some((self.irqs.interrupts(), files))
     }
 
     /// Tells the driver that its chip was lost, and raises all interrupts.

@@ -10,7 +10,7 @@ use vmlan_keeper::Keeper;
 use vmlan_keeper::hold::Held;
 
 use crate::AttachError;
-use crate::held::keep::{FoundPort, Keeping, open};
+use crate::held::keep::{FoundPort, Keeping, Silencer, open};
 use crate::held::standing::Standing;
 use crate::socket::{SocketFile, listen};
 use crate::thread::{ADOPTION, PortThread};
@@ -25,6 +25,7 @@ pub struct VhostUser {
     file: Option<SocketFile>,
     details: Arc<Mutex<Details>>,
     standing: Arc<Standing>,
+    silencer: Option<Silencer>,
     config: Config,
 }
 
@@ -52,6 +53,7 @@ impl VhostUser {
         let FoundPort { keeper, file, client } = open(held, &config.path, &name, &what, anew)?;
         let keeping = config.hold.as_ref();
         let keeping = keeping.map(|hold| Keeping::new(Arc::clone(hold), name, what, file.as_ref()));
+        let silencer = keeping.as_ref().map(Keeping::silencer);
         let (adopted, (tell, told)) = (client.is_some(), mpsc::sync_channel(1));
         let server = Server::new(
             &config,
@@ -69,7 +71,7 @@ impl VhostUser {
             // Ports begin together: none sends before the others can receive.
             let _ = told.recv_timeout(ADOPTION);
         }
-        Ok(Self { port, thread, keeper, file, details, standing, config })
+        Ok(Self { port, thread, keeper, file, details, standing, silencer, config })
     }
 
     /// The port with its own type.
@@ -131,7 +133,9 @@ impl VhostUser {
     /// Hangs up, ends the thread, removes the socket file. Also done on drop.
     pub fn close(&mut self) {
         self.stop();
-        self.thread.close(&self.config.port_name());
+        if !self.thread.close(&self.config.port_name()) {
+            self.silencer.iter().for_each(Silencer::silence);
+        }
         self.file = None;
     }
 }
