@@ -81,6 +81,19 @@ const LOOK: Duration = Duration::from_secs(1);
 /// How long a port that was moved stays, in nanoseconds.
 const REST: u64 = 60_000_000_000;
 
+/// Ends the process if its thread panics. Whoever publishes something waits for all workers: one
+/// that has gone would keep them for ever, and whoever starts a switch again would see no end.
+struct Fatal;
+
+impl Drop for Fatal {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            log::error!("a worker has failed: the switch ends");
+            std::process::abort();
+        }
+    }
+}
+
 /// The worker threads of a switch.
 pub struct Workers {
     shared: Arc<Shared>,
@@ -125,7 +138,11 @@ impl Workers {
             let cpu = cpus.get(slot.index()).copied();
             let run = Run::new(workers.shared.clone(), slot.clone(), cpu)?;
             let name = format!("worker{}", slot.index());
-            threads.push(std::thread::Builder::new().name(name).spawn(move || run.run())?);
+            let run = move || {
+                let _fatal = Fatal;
+                run.run();
+            };
+            threads.push(std::thread::Builder::new().name(name).spawn(run)?);
         }
         threads.push(watchdog::start(workers.shared.clone())?);
         *lock(&workers.threads) = threads;

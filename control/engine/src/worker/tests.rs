@@ -468,3 +468,24 @@ fn spinning_stops_when_it_does_not_pay() {
     }
     assert!(idle.keep_spinning(now + 1));
 }
+
+/// A switch without a worker is none: it ends, and whoever has started it sees that.
+#[test]
+fn a_worker_that_panics_ends_the_process() {
+    use std::os::unix::process::ExitStatusExt as _;
+    const CHILD: &str = "VMLAN_TEST_PANICS";
+    if std::env::var_os(CHILD).is_some() {
+        let (w, a) = (workers(1, Duration::ZERO), Fake::new());
+        w.add("a", a.clone()).unwrap();
+        // No frame at all: pulling it panics.
+        lock(&a.tx).push(Vec::new());
+        until("its end", || {
+            a.ring();
+            false
+        });
+    }
+    let name = "worker::tests::a_worker_that_panics_ends_the_process";
+    let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+    let out = child.args([name, "--exact"]).env(CHILD, "1").output().unwrap();
+    assert_eq!(out.status.signal(), Some(6), "{out:?}");
+}
