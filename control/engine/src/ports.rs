@@ -138,7 +138,8 @@ impl Ports {
     /// are. Says when it has to be called again.
     pub fn keep(&mut self) -> Option<Duration> {
         self.holding.warn();
-        self.entries.iter_mut().filter_map(|entry| entry.opened.keep()).min()
+        let proven = self.prove_changes();
+        self.entries.iter_mut().filter_map(|entry| entry.opened.keep()).chain(proven).min()
     }
 
     /// Ends ports that are held so that the next switch goes on with them exactly. Other ports are

@@ -64,12 +64,16 @@ pub struct Changes {
     running: Words,
     /// Addresses that were pinned to ports.
     pub pins: BTreeSet<Pin>,
+    /// Switches in a row that have gone on with them, and died soon after.
+    #[serde(default)]
+    pub deaths: u32,
 }
 
 impl Changes {
     /// From plans to the one that is `running`.
     pub fn new(from: &[Plan], running: &Plan, pins: BTreeSet<Pin>) -> Self {
-        Self { from: from.iter().map(Words::of).collect(), running: Words::of(running), pins }
+        let from = from.iter().map(Words::of).collect();
+        Self { from, running: Words::of(running), pins, deaths: 0 }
     }
 
     /// There are none: the next switch has all of it by itself.

@@ -2,6 +2,7 @@
 //! the API, limits, groups, sampling, pinned addresses.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
 
 use vmlan_config::address::{Address, NamedAddress, PortName};
 use vmlan_config::refusal::Refusal;
@@ -14,6 +15,11 @@ use super::{Entry, Failed, Kept, Ports, held_json};
 const NAME: &str = "what was changed";
 const CHANGES: &[u8] = b"vmlan changes 1";
 
+/// How long a switch has to live with them. One that dies before that may have died of them: after
+/// so many in a row they are left out.
+const TRIAL: Duration = Duration::from_secs(1);
+const MAX_DEATHS: u32 = 4;
+
 /// What the next switch is to know.
 #[derive(Default)]
 pub(super) struct KeptChanges {
@@ -22,6 +28,9 @@ pub(super) struct KeptChanges {
     from: Vec<Plan>,
     /// What is held.
     held: Option<Changes>,
+    /// Switches that have died of them, this one included until it has lived for long enough.
+    deaths: u32,
+    proven: Option<Instant>,
     /// An address was pinned.
     pinned: bool,
     /// Somebody was told that they cannot be held.
@@ -50,6 +59,7 @@ impl Ports {
     pub fn begin(&mut self, own: &Plan) -> Result<(), Failed> {
         let left = self.holding.found.remove(NAME);
         let changes: Option<Changes> = left.and_then(|held| held_json::read(held, CHANGES));
+        let changes = changes.and_then(|changes| self.try_changes(changes));
         let changed = changes.as_ref().and_then(|changes| plan(changes, own));
         let pins = changes.filter(|_| changed.is_some()).map(|changes| changes.pins);
         if !changed.is_some_and(|changed| self.begin_changed(&changed, own)) {
@@ -59,6 +69,33 @@ impl Ports {
         pins.iter().flatten().for_each(|pin| self.pin_again(pin));
         self.keep_changes();
         Ok(())
+    }
+
+    /// Says that this switch is about to go on with `changes`, in case it dies of them.
+    fn try_changes(&mut self, mut changes: Changes) -> Option<Changes> {
+        if changes.deaths >= MAX_DEATHS {
+            left_out(&format!("{MAX_DEATHS} switches have died soon after they went on with it"));
+            return None;
+        }
+        changes.deaths += 1;
+        if let Some(hold) = &self.holding.hold {
+            let _ = held_json::put(&**hold, NAME, CHANGES, &changes);
+        }
+        self.changes.deaths = changes.deaths;
+        self.changes.proven = Some(Instant::now() + TRIAL);
+        Some(changes)
+    }
+
+    /// This switch has not died of the changes that it went on with. Says when it has to be called
+    /// again.
+    pub(super) fn prove_changes(&mut self) -> Option<Duration> {
+        let left = self.changes.proven?.saturating_duration_since(Instant::now());
+        if !left.is_zero() {
+            return Some(left);
+        }
+        (self.changes.deaths, self.changes.proven) = (0, None);
+        self.keep_changes();
+        None
     }
 
     /// False: it cannot be so, and nothing was done.
@@ -121,7 +158,8 @@ impl Ports {
             groups: self.rules.named.clone(),
             sflow: self.sflow.clone(),
         };
-        let changes = Changes::new(&self.changes.from, &running, self.pins());
+        let mut changes = Changes::new(&self.changes.from, &running, self.pins());
+        changes.deaths = self.changes.deaths;
         if self.changes.held.as_ref() == Some(&changes) {
             return;
         }
@@ -185,4 +223,82 @@ fn plan(changes: &Changes, own: &Plan) -> Option<Plan> {
 
 fn left_out(why: &dyn std::fmt::Display) {
     log::error!("what was changed while the last switch ran is left out: {why}");
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::{BorrowedFd, OwnedFd};
+    use std::sync::{Arc, Mutex};
+
+    use vmlan_keeper::hold::{Held, Hold, HoldError};
+    use vmlan_switch::{Options, Switch};
+
+    use super::*;
+    use crate::worker::Workers;
+
+    /// Has one thing.
+    #[derive(Debug, Default)]
+    struct Memo(Mutex<Option<(OwnedFd, Vec<u8>)>>);
+
+    impl Hold for Memo {
+        fn put(&self, name: &str, fds: &[BorrowedFd<'_>], bytes: &[u8]) -> Result<(), HoldError> {
+            assert_eq!((name, fds.len()), (NAME, 1));
+            *self.0.lock().unwrap() = Some((fds[0].try_clone_to_owned().unwrap(), bytes.into()));
+            Ok(())
+        }
+
+        fn forget(&self, _: &str) -> Result<(), HoldError> {
+            *self.0.lock().unwrap() = None;
+            Ok(())
+        }
+
+        fn all(&self) -> Result<Vec<Held>, HoldError> {
+            let held = self.0.lock().unwrap();
+            let all = held.iter().map(|(fd, bytes)| Held {
+                name: NAME.into(),
+                fds: vec![fd.try_clone().unwrap()],
+                bytes: bytes.clone(),
+            });
+            Ok(all.collect())
+        }
+
+        fn end(&self) {}
+    }
+
+    /// A switch that goes on with what `hold` has, and is started with nothing.
+    fn start(hold: &Arc<Memo>) -> Ports {
+        let switch = Switch::new(Options::default());
+        let workers = Workers::played(switch.clone()).unwrap();
+        let mut ports = Ports::new(workers, switch, || {}).with_hold(hold.clone()).unwrap();
+        ports.begin(&Plan::default()).map_err(Failed::first).unwrap();
+        ports
+    }
+
+    fn limits(ports: &Ports) -> usize {
+        ports.limits().len()
+    }
+
+    /// One that dies of what was changed must not do so without an end.
+    #[test]
+    fn changes_that_switches_die_of_are_left_out() {
+        let hold = Arc::new(Memo::default());
+        let limit = [("rate".to_owned(), "1Mbit".to_owned())];
+        let limit = vmlan_config::address::LimitTable::new(&limit).unwrap();
+        start(&hold).set_limit(&"tenant".parse().unwrap(), limit).unwrap();
+        for _ in 0..MAX_DEATHS {
+            // It is dropped before it has proven anything.
+            assert_eq!(limits(&start(&hold)), 1);
+        }
+        let mut ports = start(&hold);
+        assert_eq!(limits(&ports), 0);
+        // From here on others count, and one that lives for long enough begins anew.
+        ports.set_limit(&"other".parse().unwrap(), limit).unwrap();
+        for _ in 0..2 * MAX_DEATHS {
+            let mut ports = start(&hold);
+            assert_eq!(limits(&ports), 1);
+            assert!(ports.prove_changes().is_some());
+            ports.changes.proven = Some(Instant::now());
+            assert!(ports.prove_changes().is_none());
+        }
+    }
 }
