@@ -182,10 +182,7 @@ impl Session {
 
     /// All that is held of the client, if this message may take some of it away: for as long as
     /// the holder may have it, that must not be the last that has.
-    pub fn hold_on(
-        &self,
-        header: &Header,
-    ) -> Option<(Vec<Interrupt<Arc<dyn AsFd>>>, Vec<Arc<OwnedFd>>)> {
+    pub fn hold_on(&self, header: &Header) -> Option<impl Sized + use<>> {
         let files = self.dma.files().filter(|_| Frames::is_control(header))?;
         Some((self.irqs.interrupts(), files))
     }
