@@ -148,6 +148,14 @@ impl Headers {
         head.get(first..first + 2 * size).map(|both| both.split_at(size))
     }
 
+    /// One past the last byte of an IPv4 header, options included, out of the same snapshot. It is
+    /// set in fragments other than the first, too, which have no [`Headers::l4`].
+    #[inline]
+    pub fn ipv4_end(&self, head: &[u8]) -> Option<usize> {
+        let first = head.get(self.l3).filter(|_| self.network == Network::Ipv4)?;
+        Some(self.l3 + 4 * usize::from(first & 15))
+    }
+
     /// The sender left the length to the device, as drivers of some NICs do for segmentation.
     pub fn length_left_out(&self) -> bool {
         match self.network {

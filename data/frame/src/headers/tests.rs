@@ -134,6 +134,17 @@ fn discovery_in_fragments_is_none() {
 }
 
 #[test]
+fn an_ipv4_header_ends_behind_its_options_in_any_fragment() {
+    for (options, fragment) in [(0, 0), (0, 0x2001), (8, 0x2000), (8, 0x2001), (40, 1)] {
+        let bytes = v4(&vec![1; options], fragment, UDP, &[1; 16]);
+        assert_eq!(parse(&bytes).ipv4_end(&bytes), Some(34 + options));
+        assert_eq!(parse(&bytes[..33 + options]).ipv4_end(&bytes), None, "not whole");
+    }
+    let bytes = v6(&[], UDP, &[1; 16]);
+    assert_eq!(parse(&bytes).ipv4_end(&bytes), None);
+}
+
+#[test]
 fn later_fragments_are_understood_if_their_lengths_are() {
     for bytes in
         [v4(&[], 0x2001, UDP, &[1; 16]), v6(&[(FRAGMENT, &[0, 0, 9, 0, 0, 0, 1])], UDP, &[1; 16])]

@@ -241,10 +241,9 @@ impl<'p, 'q> Frame<'p, 'q> {
     /// The checksums of a frame whose headers say where they are.
     fn sum_found(&mut self, ip: bool, upper: Option<u8>) -> Result<Offload, Reason> {
         let h = Headers::parse(self.bytes(), self.len);
-        let ipv4 = h.network == Network::Ipv4 && h.l4 > h.l3;
-        if ip && ipv4 {
+        if ip && let Some(end) = h.ipv4_end(self.bytes()) {
             self.set16(h.l3 + 10, 0);
-            self.sum_head(h.l3, h.l3 + 10, h.l4)?;
+            self.sum_head(h.l3, h.l3 + 10, end)?;
         }
         let field = match h.protocol {
             TCP => 16,

@@ -166,6 +166,20 @@ pub fn unfinished(packet: &[u8]) -> Vec<u8> {
     packet
 }
 
+/// A later fragment of a UDP packet, its IP header's sum right, with `options` bytes of options.
+pub fn later_fragment(options: usize) -> Vec<u8> {
+    let mut packet = packet(false, 1000);
+    packet.splice(34..34, vec![1; options]);
+    packet[14] += options as u8 / 4;
+    let len = packet.len() as u16 - 14;
+    packet[16..18].copy_from_slice(&len.to_be_bytes());
+    packet[20..22].copy_from_slice(&[0x20, 0xb9]);
+    packet[24..26].fill(0);
+    let check = !sum(&packet[14..34 + options]);
+    packet[24..26].copy_from_slice(&check.to_be_bytes());
+    packet
+}
+
 /// What a receiver without offloads gets.
 pub fn finish(lent: &Lent) -> Vec<Vec<u8>> {
     let mut batch = Batch::new();

@@ -119,6 +119,29 @@ fn checksums_are_left_to_the_receiver_or_computed() {
     }
 }
 
+/// FreeBSD and OpenBSD ask for it with every IPv4 packet. Of what is behind the header nothing is
+/// changed, whatever is asked for.
+#[test]
+fn the_header_sum_of_later_fragments() {
+    for options in [0, 4, 40] {
+        let want = later_fragment(options);
+        for command in [IPCS, IPCS | UDPCS, IPCS | TCPCS] {
+            for tag in [0, TAGC | 0x0500] {
+                let mut guest = Guest::new();
+                let mut sent = want.clone();
+                sent[24..26].fill(if tag == 0 { 0 } else { 0x11 });
+                let at = guest.fill(0, &sent);
+                guest.give(&[(FS | LS | command | sent.len() as u32, tag, at)]);
+                let mut got = finish(&guest.pull().remove(0)).remove(0);
+                if tag != 0 {
+                    assert_eq!(got.drain(12..16).collect::<Vec<_>>(), [0x81, 0, 0, 5]);
+                }
+                assert_eq!(got, want);
+            }
+        }
+    }
+}
+
 #[test]
 fn checksums_of_what_has_none_are_not_computed() {
     let mut guest = Guest::new();

@@ -81,6 +81,20 @@ fn offloads() {
     assert_eq!(sent[0].bytes.len(), 8066);
 }
 
+/// The IP header has its sum in every fragment.
+#[test]
+fn the_header_sum_of_later_fragments() {
+    for (options, bits) in [(0, IPCS), (0, IPCS | UDPCS), (4, IPCS), (40, IPCS | TCPCS)] {
+        let mut guest = Guest::plus();
+        let want = later_fragment(options);
+        let mut f = want.clone();
+        f[24..26].fill(0);
+        guest.send_plus(&f, bits, 0);
+        let sent = guest.pull();
+        assert_eq!((&sent[0].bytes, sent[0].offload), (&want, Offload::NONE));
+    }
+}
+
 #[test]
 fn tags_are_inserted_and_taken_out() {
     let mut guest = Guest::plus();
