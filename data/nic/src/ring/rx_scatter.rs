@@ -2,7 +2,7 @@
 //! take no data.
 
 use vmlan_frame::headers::{TCP, UDP};
-use vmlan_frame::{Checksum, FrameView, Gso, HEAD, Headers, Mac, Network, Offload, Reason};
+use vmlan_frame::{Checksum, FrameView, Gso, HEAD, Headers, Mac, Offload, Reason};
 use vmlan_ram::{Slice, SliceMut};
 
 use super::receive::{At, Filter, Pass, Receive, Verdict, Written, ZEROS};
@@ -305,11 +305,11 @@ impl<'q, R: Receive> Pass<'q, R> {
         let h = Headers::parse(frame.head, frame.len);
         let (ip, upper) = self.shape.sums;
         let upper = upper && h.header_len > 0 && !h.fragment && matches!(h.protocol, TCP | UDP);
-        let ip = (ip && h.network == Network::Ipv4).then(|| {
+        let ip = h.ipv4_end(frame.head).filter(|_| ip).map(|end| {
             let mut sum = Checksum::new();
-            sum.add(frame.head.get(h.l3..h.l4.max(h.l3)).unwrap_or_default());
+            sum.add(frame.head.get(h.l3..end).unwrap_or_default());
             // Over a header with a right checksum the sum is all ones.
-            h.l4 != 0 && sum.folded() == 0xffff
+            sum.folded() == 0xffff
         });
         Verdict { ip, upper: upper.then_some(h.protocol) }
     }

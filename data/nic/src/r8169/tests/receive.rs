@@ -112,6 +112,24 @@ fn checksums_are_reported() {
     }
 }
 
+/// A tap vouches for fragments too: their IP header is summed like others', nothing else is.
+#[test]
+fn the_header_sum_of_later_fragments_is_reported() {
+    let valid = Offload { csum_valid: true, ..Offload::NONE };
+    const IP: u32 = 3 << 17;
+    const IPF: u32 = 1 << 16;
+    let mut guest = Guest::new();
+    guest.set16(CPCR, 0x28);
+    for options in [0, 4, 40] {
+        let mut fragment = later_fragment(options);
+        for want in [IP, IP | IPF] {
+            guest.arrive(&[(fragment.clone(), valid)]);
+            assert_eq!(guest.take().unwrap().1 & 0x7_c000, want, "{options}");
+            fragment[33 + options] ^= 1;
+        }
+    }
+}
+
 #[test]
 fn frames_over_several_buffers() {
     let guest = Guest::new();
