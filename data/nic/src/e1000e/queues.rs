@@ -18,7 +18,7 @@ use crate::intel::Filter;
 use crate::intel::regs::*;
 use crate::intel::ring::{Format, Names, Ring};
 use crate::intel::tx::Tx;
-use crate::ring::{Receiver, Transmitter, in_turn, run};
+use crate::ring::{Receiver, Transmitter, VISITS, in_turn, run};
 
 const QUEUES: usize = 2;
 const TARC_ENABLE: u32 = 1 << 10; // The queue is on.
@@ -213,18 +213,23 @@ impl ReceiveSide<E1000e> for Receivers {
 
     /// Frames of one queue that follow each other are delivered together.
     fn receive(&mut self, chip: &E1000e, batch: &Batch<'_>, list: &[u16]) -> Received {
-        let mut all = Received::default();
+        let (mut all, mut budget) = (Received::default(), VISITS);
         let [first, _] = &mut self.queues;
         first.refresh(chip);
         while let Some(rest) = list.get(all.dealt..).filter(|rest| !rest.is_empty()) {
             let (index, count) = self.run(batch, rest);
             let Some(queue) = self.queues.get_mut(index) else { break };
-            let received = queue.receive(chip, batch, rest.get(..count).unwrap_or(rest));
+            let run = rest.get(..count).unwrap_or(rest);
+            let received = queue.receive_within(chip, batch, run, &mut budget);
             all.dealt += received.dealt;
             all.causes |= received.causes;
             if received.dealt < count {
                 break;
             }
+        }
+        // The rest comes with the next push, though a queue may wait since one before this.
+        if budget == 0 {
+            self.queues.iter_mut().for_each(Receiver::forget_starved);
         }
         all
     }

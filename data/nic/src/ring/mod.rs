@@ -28,7 +28,7 @@ pub use counted::Counted;
 pub use descriptor_ring::{DescriptorRing, Revived};
 pub use memory::Descriptors;
 pub use queues::{in_turn, run};
-pub use receive::{At, Filter, Receive, Receiver, Shape, Verdict, Written};
+pub use receive::{At, Filter, Receive, Receiver, Shape, VISITS, Verdict, Written};
 pub use rx_scatter::{MAX_PARTS, uncut};
 pub use transmit::{BUDGET, Setup, Transmit, Transmitter, WORK};
 pub use tx_plan::{Checksums, Plan, Range, Segment, Told, Wanted, unfinished};

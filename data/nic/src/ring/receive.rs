@@ -32,7 +32,8 @@ const CHUNK: usize = 32;
 
 const JUMBO: usize = 9022; // Longest frame that is usual where long ones are, with tag and FCS.
 const MANY: usize = 128; // Frames that nobody asks room for more than.
-const BUDGET: usize = 4096; // Descriptors one push visits, at most, whatever the guest posts.
+/// Descriptors one push visits, at most, whatever the guest posts, in all rings together.
+pub const VISITS: usize = 4096;
 
 /// Zeros to pad with, and FCS.
 pub static ZEROS: [u8; 64] = [0; 64];
@@ -230,6 +231,68 @@ impl<R: Receive> Receiver<R> {
     pub fn is_starved(&self) -> bool {
         self.starved.is_some()
     }
+
+    /// A push to all rings was cut short: the next one finds out what room there is.
+    pub fn forget_starved(&mut self) {
+        self.starved = None;
+    }
+
+    /// Receives, and takes the descriptors visited off `budget`: that of one push, which may have
+    /// several rings.
+    #[inline(always)]
+    pub fn receive_within(
+        &mut self,
+        chip: &ChipOf<R>,
+        batch: &Batch<'_>,
+        list: &[u16],
+        budget: &mut usize,
+    ) -> Received {
+        let look = self.ring.look(chip);
+        let reopened = self.ring.csb().take_off();
+        let Some(look) = look.ok().filter(|look| look.size > 0) else {
+            return Received { reopened, ..Received::default() };
+        };
+        self.filter.update(chip, &self.ring, &look);
+        if look.posted() > 0 {
+            self.ring.csb().content();
+        }
+        let mut pass = Pass::<R> {
+            ring: &self.ring,
+            filter: &*self.filter,
+            shape: *self.filter.shape(),
+            chip,
+            at: look.head,
+            tail: look.tail,
+            size: look.size,
+            budget: *budget,
+            last: (Mac::default(), false),
+            sums: BatchTotals::default(),
+        };
+        let mut dealt = 0;
+        let mut more = true;
+        while more && dealt < list.len() {
+            let rest = list.get(dealt..).unwrap_or_default();
+            let n;
+            (n, more) = pass.chunk(batch, rest.get(..CHUNK).unwrap_or(rest));
+            dealt += n;
+        }
+        let Pass { at, budget: left, mut sums, .. } = pass;
+        *budget = left;
+        let (frames, bytes) = sums.frames();
+        let core = chip.core();
+        core.counters.output.count(frames, bytes);
+        let stats = R::stats(&self.ring, chip);
+        stats.count(sums);
+        self.starved = None;
+        if dealt < list.len() && left > 0 {
+            stats.special.add(1);
+            self.starve(look);
+        }
+        let lost = core.counters.output.dropped(Reason::ReceiverFull);
+        let more_lost = std::mem::replace(&mut self.lost, lost) != lost;
+        let causes = R::publish(&mut self.ring, chip, &self.filter, (look, at), more_lost);
+        Received { dealt, causes, reopened }
+    }
 }
 
 impl<R: Receive> ReceiveSide<ChipOf<R>> for Receiver<R> {
@@ -311,50 +374,7 @@ impl<R: Receive> ReceiveSide<ChipOf<R>> for Receiver<R> {
     }
 
     fn receive(&mut self, chip: &ChipOf<R>, batch: &Batch<'_>, list: &[u16]) -> Received {
-        let look = self.ring.look(chip);
-        let reopened = self.ring.csb().take_off();
-        let Some(look) = look.ok().filter(|look| look.size > 0) else {
-            return Received { reopened, ..Received::default() };
-        };
-        self.filter.update(chip, &self.ring, &look);
-        if look.posted() > 0 {
-            self.ring.csb().content();
-        }
-        let mut pass = Pass::<R> {
-            ring: &self.ring,
-            filter: &*self.filter,
-            shape: *self.filter.shape(),
-            chip,
-            at: look.head,
-            tail: look.tail,
-            size: look.size,
-            budget: BUDGET,
-            last: (Mac::default(), false),
-            sums: BatchTotals::default(),
-        };
-        let mut dealt = 0;
-        let mut more = true;
-        while more && dealt < list.len() {
-            let rest = list.get(dealt..).unwrap_or_default();
-            let n;
-            (n, more) = pass.chunk(batch, rest.get(..CHUNK).unwrap_or(rest));
-            dealt += n;
-        }
-        let Pass { at, budget, mut sums, .. } = pass;
-        let (frames, bytes) = sums.frames();
-        let core = chip.core();
-        core.counters.output.count(frames, bytes);
-        let stats = R::stats(&self.ring, chip);
-        stats.count(sums);
-        self.starved = None;
-        if dealt < list.len() && budget > 0 {
-            stats.special.add(1);
-            self.starve(look);
-        }
-        let lost = core.counters.output.dropped(Reason::ReceiverFull);
-        let more_lost = std::mem::replace(&mut self.lost, lost) != lost;
-        let causes = R::publish(&mut self.ring, chip, &self.filter, (look, at), more_lost);
-        Received { dealt, causes, reopened }
+        self.receive_within(chip, batch, list, &mut { VISITS })
     }
 }
 

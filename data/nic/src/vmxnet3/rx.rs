@@ -21,7 +21,8 @@ use crate::chip::state::Fields;
 use crate::chip::{Fault, ReceiveSide, Received};
 use crate::ring::spread::Hash;
 use crate::ring::{
-    At, DescriptorRing, Filter, Look, Receive, Receiver, Shape, Verdict, Written, run, uncut,
+    At, DescriptorRing, Filter, Look, Receive, Receiver, Shape, VISITS, Verdict, Written, run,
+    uncut,
 };
 
 /// In the number of a descriptor: of ring 0, wanted as a body; of ring 1.
@@ -318,16 +319,21 @@ impl ReceiveSide<Vmxnet3> for Receivers {
 
     /// Frames of one queue that follow each other are delivered together.
     fn receive(&mut self, chip: &Vmxnet3, batch: &Batch<'_>, list: &[u16]) -> Received {
-        let mut all = Received::default();
+        let (mut all, mut budget) = (Received::default(), VISITS);
         while let Some(rest) = list.get(all.dealt..).filter(|rest| !rest.is_empty()) {
             let (index, run) = self.run(batch, rest);
             let Some(queue) = self.queues.get_mut(index) else { break };
-            let received = queue.receive(chip, batch, rest.get(..run).unwrap_or(rest));
+            let frames = rest.get(..run).unwrap_or(rest);
+            let received = queue.receive_within(chip, batch, frames, &mut budget);
             all.dealt += received.dealt;
             all.causes |= received.causes;
             if received.dealt < run {
                 break;
             }
+        }
+        // The rest comes with the next push, though a queue may wait since one before this.
+        if budget == 0 {
+            self.used().for_each(Receiver::forget_starved);
         }
         all
     }

@@ -90,6 +90,63 @@ fn a_full_queue_makes_the_rest_wait() {
     assert_eq!(guest.arrive(&frames[dealt..]), 40 - dealt);
 }
 
+/// A packet of each queue.
+fn one_of_each() -> [(Vec<u8>, Offload); 2] {
+    let goes_to = |queue: u64| {
+        let goes = |n: &u8| {
+            let guest = spreading();
+            guest.arrive(&[flow(*n)]);
+            guest.get(RD + queue * SECOND + HEAD) == 1
+        };
+        (0..40).find(goes).map(flow).unwrap()
+    };
+    [goes_to(0), goes_to(1)]
+}
+
+/// Both rings anew, large, and full of null descriptors but for each 1000th.
+fn nearly_null() -> Guest {
+    let guest = spreading();
+    for (base, at) in [(RD, 0x10_0000), (RD + SECOND, 0x14_0000)] {
+        for i in 0..16 {
+            guest.write(at + 16 * (1000 * i + 999), &(SECOND_BUFFERS + 2048 * i).to_le_bytes());
+        }
+        guest.ring(base, at, 16_384);
+        guest.set(base + TAIL, 16_383);
+    }
+    guest
+}
+
+/// CVE-2020-28916 with two queues: what one push visits is bounded for both together, however often
+/// frames change from one to the other.
+#[test]
+fn null_descriptors_in_both_queues_cost_a_bounded_push() {
+    let guest = nearly_null();
+    let frames: Vec<_> = one_of_each().into_iter().cycle().take(32).collect();
+    let visited = || guest.get(RD + HEAD) + guest.get(RD + SECOND + HEAD);
+    let (mut dealt, mut before) = (0, 0);
+    while dealt < 32 {
+        dealt += guest.arrive(&frames[dealt..]);
+        let now = visited();
+        assert!(now > before && now - before <= 4096, "{before} {now}");
+        assert!(guest.chip.want_room(), "no queue had too little");
+        before = now;
+    }
+    assert_eq!(before, 32_000);
+    assert_eq!(guest.dropped(), 0);
+}
+
+/// A push that was cut short goes on, though another queue has waited since one before it.
+#[test]
+fn a_queue_that_waits_does_not_stop_a_push_that_was_cut_short() {
+    let guest = nearly_null();
+    let [first, second] = one_of_each();
+    guest.set(RD + SECOND + TAIL, 0);
+    assert_eq!(guest.arrive(&[second]), 0);
+    assert!(!guest.chip.want_room());
+    assert_eq!(guest.arrive(&vec![first; 5]), 4);
+    assert!(guest.chip.want_room());
+}
+
 /// What is needed: MRQC, PCSD, extended descriptors. Linux' settings need none of it.
 #[test]
 fn without_rss_all_goes_to_the_first() {

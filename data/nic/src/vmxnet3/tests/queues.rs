@@ -150,6 +150,46 @@ fn a_full_queue_holds_up_what_follows() {
     assert_eq!(got, wanted);
 }
 
+/// The largest rings, full of bodies where a head is wanted, but for each 200th: what one push
+/// visits is bounded for all queues together, however often frames change between them.
+#[test]
+fn bodies_in_all_queues_cost_a_bounded_push() {
+    let table: Vec<u8> = (0..128).map(|n| n % 2).collect();
+    let mut guest = with_queues(2);
+    spread(&guest, &table);
+    let [first, second] = [0, 1].map(|queue| {
+        let goes = |flow: &Vec<u8>| {
+            guest.arrive_plain(&[flow.as_slice()]);
+            [0, 1].map(|n| guest.take_of(n).is_some())[queue]
+        };
+        flows().into_iter().find(goes).unwrap()
+    });
+    guest.command(QUIESCE);
+    guest.write_shared();
+    for queue in 0..2 {
+        let ring = 0x20_0000 + 0x1_0000 * u64::from(queue);
+        for n in 0..4096 {
+            let body = if n % 200 == 199 { 0 } else { 1 << 14 };
+            guest.write(ring + 16 * n, &RX_BUFFERS.to_le_bytes());
+            guest.put(ring + 16 * n + 8, ROOM | body | 1 << 31);
+        }
+        guest.put(guest.rx_queue(queue) + 0x10, ring as u32);
+        guest.put(guest.rx_queue(queue) + 0x38, 4096);
+        guest.put(guest.rx_queue(queue) + 0x3c, 0);
+    }
+    assert_eq!(guest.command(ACTIVATE), 0);
+    spread(&guest, &table);
+    let list: Vec<&[u8]> = [&*first, &*second].into_iter().cycle().take(40).collect();
+    let mut dealt = 0;
+    while dealt < 40 {
+        let n = guest.arrive_plain(&list[dealt..]);
+        assert!(n > 0 && 200 * n <= 4096, "{n}");
+        assert!(guest.chip.want_room(), "no queue had too little");
+        dealt += n;
+    }
+    assert_eq!(guest.dropped(), 0);
+}
+
 /// Tables of any size, with entries that name no queue, key sizes that cannot be.
 #[test]
 fn tables_of_any_kind_are_harmless() {
