@@ -32,6 +32,7 @@ const CHUNK: usize = 32;
 
 const JUMBO: usize = 9022; // Longest frame that is usual where long ones are, with tag and FCS.
 const MANY: usize = 128; // Frames that nobody asks room for more than.
+const NOWHERE: u32 = u32::MAX; // A tail that no ring has.
 /// Descriptors one push visits, at most, whatever the guest posts, in all rings together.
 pub const VISITS: usize = 4096;
 
@@ -209,6 +210,17 @@ impl<R: Receive> Receiver<R> {
         Self { ring, filter: Box::new(filter), starved: None, lost: 0 }
     }
 
+    /// A look at the ring. Without one, or with one that is nowhere, there is no room: whoever has
+    /// frames waits for this ring, whatever the others of the chip have.
+    #[inline]
+    fn look(&mut self, chip: &ChipOf<R>) -> Option<Look> {
+        let look = self.ring.look(chip).ok().filter(|look| look.size > 0);
+        if look.is_none() {
+            self.starved = Some(NOWHERE);
+        }
+        look
+    }
+
     fn starve(&mut self, look: Look) {
         self.starved = Some(look.tail);
         self.ring.reconsider(look);
@@ -247,9 +259,9 @@ impl<R: Receive> Receiver<R> {
         list: &[u16],
         budget: &mut usize,
     ) -> Received {
-        let look = self.ring.look(chip);
+        let look = self.look(chip);
         let reopened = self.ring.csb().take_off();
-        let Some(look) = look.ok().filter(|look| look.size > 0) else {
+        let Some(look) = look else {
             return Received { reopened, ..Received::default() };
         };
         self.filter.update(chip, &self.ring, &look);
@@ -342,7 +354,7 @@ impl<R: Receive> ReceiveSide<ChipOf<R>> for Receiver<R> {
     /// cut only if all its segments find room, so a ring that is nearly all posted says that they
     /// do: waiting for more would be pointless.
     fn room(&mut self, chip: &ChipOf<R>) -> usize {
-        let Ok(look) = self.ring.look(chip) else { return 0 };
+        let Some(look) = self.look(chip) else { return 0 };
         self.filter.update(chip, &self.ring, &look);
         let posted = look.posted();
         let shape = self.filter.shape();

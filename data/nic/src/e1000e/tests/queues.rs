@@ -147,6 +147,27 @@ fn a_queue_that_waits_does_not_stop_a_push_that_was_cut_short() {
     assert!(guest.chip.want_room());
 }
 
+/// RSS may name a queue that has no ring, or one that is nowhere: what comes for it waits, and
+/// whoever has it is not told that there is room in the other.
+#[test]
+fn a_queue_without_a_ring_has_no_room() {
+    let [first, second] = one_of_each();
+    for (len, high) in [(0, 0), (64 * 16, 1)] {
+        let guest = spreading();
+        guest.set(RD + SECOND + LEN, len);
+        guest.set(RD + SECOND + HIGH, high);
+        assert_eq!(guest.arrive(&[first.clone(), second.clone()]), 1);
+        assert!(!guest.chip.want_room(), "{len}");
+        assert_eq!(guest.chip.room(), 0);
+        assert!(!guest.chip.want_room(), "{len}");
+        // It gets one.
+        second_ring(&guest);
+        assert!(guest.chip.want_room());
+        assert_eq!(guest.arrive(std::slice::from_ref(&second)), 1);
+        assert_eq!([RD, RD + SECOND].map(|base| guest.get(base + HEAD)), [1, 1]);
+    }
+}
+
 /// What is needed: MRQC, PCSD, extended descriptors. Linux' settings need none of it.
 #[test]
 fn without_rss_all_goes_to_the_first() {
