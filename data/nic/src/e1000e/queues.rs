@@ -158,7 +158,7 @@ impl Receivers {
         self.queues.iter_mut().for_each(|queue| queue.ring.format = format);
     }
 
-    /// The queues that frames go to. The first one's filter tells; it is updated by each receive.
+    /// The queues that frames go to. The first one's filter tells, as of its last update.
     fn used(&mut self) -> impl Iterator<Item = &mut Receiver<Rx>> {
         let [first, _] = &self.queues;
         let count = if first.filter.spread().is_some() { QUEUES } else { 1 };
@@ -204,8 +204,11 @@ impl ReceiveSide<E1000e> for Receivers {
         self.used().map(|queue| queue.room(chip)).min().unwrap_or(0)
     }
 
-    /// If some queues had too little room, those are waited for, and not the others.
+    /// If some queues had too little room, those are waited for, and not the others; nor one that
+    /// no frame goes to any more.
     fn want_room(&mut self, chip: &E1000e) -> bool {
+        let [first, _] = &mut self.queues;
+        first.refresh(chip);
         let starved = self.used().any(|queue| queue.is_starved());
         let waited = self.used().filter(|queue| !starved || queue.is_starved());
         waited.fold(false, |any, queue| any | queue.has_room(chip))

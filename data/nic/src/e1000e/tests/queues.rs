@@ -168,6 +168,20 @@ fn a_queue_without_a_ring_has_no_room() {
     }
 }
 
+/// RSS is turned off while a queue has too little room: its frames now go to the first.
+#[test]
+fn a_queue_that_is_no_longer_used_is_not_waited_for() {
+    let guest = spreading();
+    guest.set(RD + SECOND + TAIL, 0);
+    let [_, second] = one_of_each();
+    assert_eq!(guest.arrive(std::slice::from_ref(&second)), 0);
+    assert!(!guest.chip.want_room());
+    guest.set(MRQC, 0);
+    assert!(guest.chip.want_room());
+    assert_eq!(guest.arrive(&[second]), 1);
+    assert_eq!(guest.get(RD + HEAD), 1);
+}
+
 /// What is needed: MRQC, PCSD, extended descriptors. Linux' settings need none of it.
 #[test]
 fn without_rss_all_goes_to_the_first() {
