@@ -397,12 +397,24 @@ impl Ports {
                 refusal
             }
         };
-        let lost = |e| Refusal::new(Cause::Failed, format!("{refusal}; now it is gone: {e}"));
-        let entry = self.open(NamedAddress { name, address: old }, kept).map_err(lost)?;
+        let again = self.open(NamedAddress { name: name.clone(), address: old }, kept);
+        let entry = again.map_err(|e| {
+            self.lost(&name);
+            Refusal::new(Cause::Failed, format!("{refusal}; now it is gone: {e}"))
+        })?;
         self.entries.insert(index, entry);
         self.enforce()?;
         self.mirror();
         Err(refusal)
+    }
+
+    /// A port could not be opened again: the others go on without it.
+    fn lost(&mut self, name: &PortName) {
+        if let Err(refusal) = self.enforce() {
+            log::error!("without port {name}: {}", refusal.message);
+        }
+        self.mirror();
+        self.has_changed(Event::of("port-removed", name.as_str()));
     }
 
     /// As [`Ports::close`], for a port that will be opened again with other keys.

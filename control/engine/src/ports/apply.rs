@@ -248,7 +248,7 @@ impl Ports {
 
     /// Back to what was before.
     fn go_back(&mut self, undo: Undo, failed: Failed) -> Failed {
-        let mut lost = Vec::new();
+        let (mut lost, mut gone) = (Vec::new(), Vec::new());
         for name in undo.opened.iter().rev() {
             if let Some(index) = self.find(name) {
                 let entry = self.entries.remove(index);
@@ -256,9 +256,13 @@ impl Ports {
             }
         }
         for (named, kept) in undo.closed {
+            let name = named.name.clone();
             match self.open(named, kept) {
                 Ok(entry) => self.entries.push(entry),
-                Err(refusal) => lost.push(refusal.message),
+                Err(refusal) => {
+                    lost.push(refusal.message);
+                    gone.push(name);
+                }
             }
         }
         for NamedAddress { name, address } in undo.addresses {
@@ -273,6 +277,9 @@ impl Ports {
         lost.extend(self.set_sflow(undo.sflow).err().map(|refusal| refusal.message));
         lost.extend(self.enforce().err().map(|refusal| refusal.message));
         self.mirror();
+        for name in gone {
+            self.has_changed(Event::of("port-removed", name.as_str()));
+        }
         let now = match lost.as_slice() {
             [] => UNCHANGED.to_owned(),
             lost => format!("; and not all is as it was: {}", lost.join("; ")),

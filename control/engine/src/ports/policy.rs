@@ -304,6 +304,9 @@ impl Inputs {
         uplinks: &BTreeSet<PortId>,
     ) -> Self {
         let (address, policy) = (&entry.address, entry.address.policy());
+        // One that is lost, for it could not be opened again, is none, as is the port itself.
+        // Without any it would use all.
+        let uplink = |name: &PortName| ids.get(name).copied().unwrap_or(id);
         let watch = |rule: &WatchRule| Watch {
             ports: match &rule.ports {
                 WatchedPorts::All => PortSet::ALL,
@@ -318,7 +321,7 @@ impl Inputs {
             reach: Reach {
                 member: rules.bits(&policy.member),
                 groups: policy.reach.as_ref().map(|groups| rules.bits(groups)),
-                uplink: policy.uplink.as_ref().and_then(|uplink| ids.get(uplink)).copied(),
+                uplink: policy.uplink.as_ref().map(uplink),
             },
             is_uplink: uplinks.contains(&id),
             shared: [Direction::From, Direction::To].map(|d| rules.shared(address, d)),
