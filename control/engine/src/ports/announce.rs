@@ -20,7 +20,7 @@ use vmlan_switch::Table;
 use vmlan_switch::policy::{Domain, Form, Vlan};
 
 use super::open::Opened;
-use super::{Entry, Ports};
+use super::{Entry, Ports, fdb};
 use vmlan_config::address::{IpRule, Kind, PortName, Spec};
 use vmlan_config::vm_args::nic_mac_of;
 
@@ -155,13 +155,7 @@ impl Ports {
             Spec::Stream(spec) => spec.mac,
             _ => None,
         };
-        let domain = match vlan {
-            Vlan::Open => Some(Domain::OPEN),
-            Vlan::Access(vid) => Some(Domain::customer(*vid)),
-            Vlan::Trunk { native, .. } => native.map(Domain::customer),
-            Vlan::Qinq(vid) => Some(Domain::service(*vid)),
-            Vlan::QinqTrunk(_) => None,
-        };
+        let domain = fdb::untagged(vlan);
         let first = entry.kept.first.0.load(Ordering::Relaxed);
         let first = Some(Mac::from_bits(first)).filter(|mac| *mac != Mac::default());
         for known in [nic, first].into_iter().flatten().filter_map(|mac| Some((mac, domain?))) {

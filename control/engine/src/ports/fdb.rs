@@ -26,6 +26,17 @@ fn domain(vlan: &Vlan, vid: Option<u16>) -> Result<Domain, String> {
     }
 }
 
+/// The domain of frames that have no tag at a port.
+pub(super) fn untagged(vlan: &Vlan) -> Option<Domain> {
+    match vlan {
+        Vlan::Open => Some(Domain::OPEN),
+        Vlan::Access(vid) => Some(Domain::customer(*vid)),
+        Vlan::Trunk { native, .. } => native.map(Domain::customer),
+        Vlan::Qinq(vid) => Some(Domain::service(*vid)),
+        Vlan::QinqTrunk(_) => None,
+    }
+}
+
 fn check(vid: Option<u16>) -> Result<(), Refusal> {
     let wrong = |vid| Refusal::new(Cause::Invalid, format!("VLAN {vid}: say one from 1 to 4094"));
     vid.filter(|v| !(1..4095).contains(v)).map_or(Ok(()), |vid| Err(wrong(vid)))

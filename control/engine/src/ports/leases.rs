@@ -1,16 +1,16 @@
 //! What gateways and the rest of the switch tell each other: who is behind which port, addresses
 //! kept for ports, leases.
 
-use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
 use vmlan_config::address::{Address, PortName, Spec};
 use vmlan_config::refusal::{Cause, Refusal};
-use vmlan_frame::Mac;
+use vmlan_switch::policy::Vlan;
+use vmlan_switch::{Fdb, PortId};
 
 use super::open::{Gateways, Opened};
-use super::{Entry, Ports};
+use super::{Entry, Ports, fdb};
 use crate::info::{ForwardInfo, LeaseInfo};
 
 impl Ports {
@@ -46,16 +46,13 @@ impl Ports {
         let switch = self.switch.clone();
         let names: BTreeMap<_, _> =
             self.entries.iter().filter_map(|e| Some((e.id?, e.name.to_string()))).collect();
-        // Once for all that is asked in one go: a guest may have filled the table.
-        let known = OnceCell::new();
-        let whose = |mac: &str| -> Option<String> {
-            let mac: Mac = mac.parse().ok()?;
-            let known = known.get_or_init(|| switch.fdb().list());
-            let mut found = known.iter().filter(|entry| entry.mac == mac);
-            found.find_map(|entry| names.get(&entry.port).cloned())
-        };
         let mut changed = false;
         for entry in &mut self.entries {
+            let policy = entry.kept.policy();
+            let whose = |mac: &str| {
+                let port = behind(switch.fdb(), &policy?.vlan, mac)?;
+                names.get(&port).cloned()
+            };
             if let Opened::Nat(nat) = &mut entry.opened {
                 changed |= nat.hear(&entry.name, whose);
             }
@@ -137,5 +134,47 @@ impl Ports {
             }
         }
         list
+    }
+}
+
+/// The port that has what a gateway in `vlan` knows as `mac`. Another VLAN may have a guest with
+/// that address, too: it is not meant.
+fn behind(fdb: &Fdb, vlan: &Vlan, mac: &str) -> Option<PortId> {
+    fdb.lookup(mac.parse().ok()?, fdb::untagged(vlan)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vmlan_switch::policy::{Domain, VidSet};
+
+    /// A guest in one VLAN may take the address of a guest in another, which is its right.
+    #[test]
+    fn a_gateway_knows_a_nic_by_its_own_vlan() {
+        let fdb = Fdb::new(64, 64);
+        let mac = "52:54:00:00:00:01";
+        let id = |n| PortId::new(n).unwrap();
+        let all = [Domain::OPEN, Domain::customer(10), Domain::customer(20), Domain::service(20)];
+        for (n, domain) in all.into_iter().enumerate() {
+            fdb.add_static(mac.parse().unwrap(), domain, id(n)).unwrap();
+        }
+        let trunk = |native| Vlan::Trunk { tagged: VidSet::new([10, 20]), native };
+        for (vlan, whose) in [
+            (Vlan::Open, Some(0)),
+            (Vlan::Access(10), Some(1)),
+            (Vlan::Access(20), Some(2)),
+            (Vlan::Access(30), None),
+            (Vlan::Qinq(20), Some(3)),
+            (Vlan::Qinq(10), None),
+            (trunk(Some(20)), Some(2)),
+            // Gateways send and take frames without tags.
+            (trunk(None), None),
+            (Vlan::QinqTrunk(VidSet::new([20])), None),
+        ] {
+            assert_eq!(behind(&fdb, &vlan, mac), whose.map(id), "{vlan}");
+        }
+        for unknown in ["52:54:00:00:00:02", "ff:ff:ff:ff:ff:ff", "", "no address"] {
+            assert_eq!(behind(&fdb, &Vlan::Access(20), unknown), None, "{unknown}");
+        }
     }
 }
