@@ -261,6 +261,7 @@ impl Ports {
             }
             Some(Err(full)) => return refuse(Cause::Failed, &format!("{full}: delete one first")),
         };
+        self.observer.opened(&name, kept.policy().is_some());
         log::info!("port {name}: {address}");
         Ok(Entry { name, address, opened, id, kept, leaving: false })
     }

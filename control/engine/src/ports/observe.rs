@@ -37,6 +37,25 @@ pub(super) struct Observer {
     listening: bool,
 }
 
+impl Observer {
+    /// A port was opened, perhaps again: it counts from 0. What limits it may count on.
+    pub(super) fn opened(&mut self, name: &PortName, limits_go_on: bool) {
+        let counts = self.told.get_mut(name).into_iter().flat_map(|told| &mut told.counts);
+        for (_, (before, _)) in counts.filter(|(word, _)| !limits_go_on || **word != HELD) {
+            *before = 0;
+        }
+    }
+}
+
+#[cfg(test)]
+impl Observer {
+    /// A second has passed: what happens may be told again.
+    pub(super) fn tell_again(&mut self) {
+        let counts = self.told.values_mut().flat_map(|told| told.counts.values_mut());
+        counts.for_each(|(_, next)| *next = 0);
+    }
+}
+
 /// What a port has counted that is worth an event: a word, and how often.
 fn counts(entry: &Entry) -> impl Iterator<Item = (&'static str, u64)> {
     let port = entry.opened.port();
@@ -68,6 +87,10 @@ impl Told {
         }
         for (word, n) in counts(entry) {
             let (before, next) = self.counts.entry(word).or_default();
+            if n < *before {
+                // A limiter that was made anew.
+                *before = 0;
+            }
             if n <= *before || now < *next {
                 continue;
             }

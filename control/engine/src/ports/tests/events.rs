@@ -64,3 +64,42 @@ fn listeners_are_told_what_happens() {
     drop((listener, more));
     assert!(rig.ports.look().is_none() && rig.ports.listen().is_ok());
 }
+
+#[test]
+fn a_port_that_is_opened_again_is_heard_of_as_before() {
+    let mut rig = rig();
+    let rate = ("from_rate", "1Mbit");
+    rig.apply("a stream:@/a,from_rate=1Mbit\nb stream:@/b").unwrap();
+    let (mut listener, _) = rig.ports.listen().unwrap();
+    let count = |rig: &Rig, storm, faults, held| {
+        let port = rig.port("a");
+        port.counters().input.drop(vmlan_frame::Reason::Storm, storm);
+        port.counters().faults.add(faults);
+        rig.policy("a").from.own.as_ref().unwrap().counters.held.add(held);
+    };
+    // Far apart: each time it may be told.
+    let mut told = |rig: &mut Rig| {
+        rig.ports.observer.tell_again();
+        let _ = rig.ports.look();
+        heard(&mut listener)
+    };
+    count(&rig, 7, 3, 4);
+    assert_eq!(told(&mut rig), ["dropped a storm 7", "fault a 3", "held a 4"]);
+    for (storm, faults) in [(2, 1), (9, 5)] {
+        rig.set("a", &[("connect", if storm == 2 { "on" } else { "" })]).unwrap();
+        assert_eq!(told(&mut rig), ["port-changed a"], "its limiter counts on");
+        count(&rig, storm, faults, 1);
+        let drops = format!("dropped a storm {storm}");
+        assert_eq!(told(&mut rig), [drops, format!("fault a {faults}"), "held a 1".into()]);
+    }
+    // A limiter that is made anew begins at 0, and so does a port of the same name.
+    rig.set("a", &[("from_rate", "")]).unwrap();
+    rig.set("a", &[rate]).unwrap();
+    count(&rig, 0, 0, 2);
+    assert_eq!(told(&mut rig), ["port-changed a", "port-changed a", "held a 2"]);
+    rig.ports.remove(&"a".parse().unwrap()).unwrap();
+    rig.apply("a stream:@/a,from_rate=1Mbit\nb stream:@/b").unwrap();
+    count(&rig, 100, 100, 100);
+    let all = ["port-removed a", "applied", "dropped a storm 100", "fault a 100", "held a 100"];
+    assert_eq!(told(&mut rig), all);
+}
