@@ -153,6 +153,8 @@ impl Ports {
                 self.workers.remove(id);
             }
         }
+        // Some may be kept by their peers: they are waited for together.
+        self.entries.iter_mut().for_each(|entry| entry.opened.leave());
         for mut entry in self.entries.extract_if(.., |entry| entry.opened.is_held()) {
             entry.opened.hand_over();
             log::info!("port {}: left to the next switch", entry.name);

@@ -223,13 +223,23 @@ impl VfioUser {
         self.shared.standing.outlives()
     }
 
-    /// Leaves the client to the next switch, if it is held: no worker may be in the port. What is
-    /// called of this handle afterwards does nothing.
+    /// Begins to leave the client to the next switch, if it is held, and waits for nothing: for
+    /// several ports that are left together. No worker may be in the port, and
+    /// [`Self::hand_over`] has to follow.
+    pub fn leave(&mut self) {
+        if self.is_held() {
+            self.shared.standing.leave();
+            self.thread.stop();
+        }
+    }
+
+    /// Leaves the client to the next switch, if it is held: no worker may be in the port. What
+    /// is called of this handle afterwards does nothing.
     pub fn hand_over(&mut self) {
         if !self.is_held() {
             return;
         }
-        self.shared.standing.leave();
+        self.leave();
         self.thread.close(&self.config.port_name());
         // Its file stays.
         std::mem::forget(self.file.take());

@@ -1,13 +1,41 @@
-//! Ports that a fuzz target has made, for addresses whose sockets nobody opens.
+//! Ports that a fuzz target or a test has made, for addresses whose sockets nobody opens.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use vmlan_frame::{Changed, Port};
 
+/// What was asked of ports that are held, in that order.
+pub(crate) type Asked = Arc<Mutex<Vec<String>>>;
+
 /// A port, and who listens to it.
-type Given = (Arc<dyn Port>, Option<Changed>);
+#[derive(Clone)]
+pub(crate) struct Given {
+    port: Arc<dyn Port>,
+    changed: Option<Changed>,
+    place: String,
+    /// If it is held for the next switch.
+    asked: Option<Asked>,
+}
+
+impl Given {
+    pub(super) fn port(&self) -> Arc<dyn Port> {
+        self.port.clone()
+    }
+
+    pub(super) fn is_held(&self) -> bool {
+        self.asked.is_some()
+    }
+
+    /// It was asked to do `what`.
+    pub(super) fn note(&self, what: &str) {
+        if let Some(asked) = &self.asked {
+            let mut asked = asked.lock().unwrap_or_else(PoisonError::into_inner);
+            asked.push(format!("{what} {}", self.place));
+        }
+    }
+}
 
 thread_local! {
     static GIVEN: RefCell<BTreeMap<String, Given>> =
@@ -16,22 +44,33 @@ thread_local! {
 
 /// An address with this place means `port`, in this thread.
 pub(crate) fn give(place: &str, port: Arc<dyn Port>) {
-    GIVEN.with_borrow_mut(|all| all.insert(place.to_owned(), (port, None)));
+    give_one(Given { port, changed: None, place: place.to_owned(), asked: None });
+}
+
+/// As [`give`], for a port that is held, and says what it is asked to do.
+#[cfg(test)]
+pub(crate) fn give_held(place: &str, port: Arc<dyn Port>, asked: &Asked) {
+    let asked = Some(asked.clone());
+    give_one(Given { port, changed: None, place: place.to_owned(), asked });
+}
+
+fn give_one(given: Given) {
+    GIVEN.with_borrow_mut(|all| all.insert(given.place.clone(), given));
 }
 
 /// The port at this place came up or went down, as far as anybody listens.
 pub(crate) fn changed(place: &str) {
-    let listens = GIVEN.with_borrow(|all| all.get(place).and_then(|(_, changed)| changed.clone()));
+    let listens = GIVEN.with_borrow(|all| all.get(place).and_then(|given| given.changed.clone()));
     if let Some(changed) = listens {
         changed();
     }
 }
 
 /// The port at this place, if there is one; `changed` listens to it.
-pub(super) fn take(place: &str, changed: &Changed) -> Option<Arc<dyn Port>> {
+pub(super) fn take(place: &str, changed: &Changed) -> Option<Given> {
     GIVEN.with_borrow_mut(|all| {
-        let (port, listens) = all.get_mut(place)?;
-        *listens = Some(changed.clone());
-        Some(port.clone())
+        let given = all.get_mut(place)?;
+        given.changed = Some(changed.clone());
+        Some(given.clone())
     })
 }

@@ -105,7 +105,7 @@ pub(super) enum Opened {
     Pcap(pcap::Pcap),
     Nat(Box<Nat>),
     #[cfg(any(test, feature = "fuzz"))]
-    Given(Arc<dyn Port>),
+    Given(super::given::Given),
 }
 
 impl Opened {
@@ -193,7 +193,7 @@ impl Opened {
             Self::Pcap(p) => p.port(),
             Self::Nat(p) => p.vm().port(),
             #[cfg(any(test, feature = "fuzz"))]
-            Self::Given(p) => p.clone(),
+            Self::Given(p) => p.port(),
         }
     }
 
@@ -275,6 +275,8 @@ impl Opened {
             Self::Nic(p) => p.is_held(),
             Self::Tap(p) => p.is_held(),
             Self::Nat(p) => p.is_held(),
+            #[cfg(any(test, feature = "fuzz"))]
+            Self::Given(p) => p.is_held(),
             _ => false,
         }
     }
@@ -307,6 +309,20 @@ impl Opened {
         match self {
             Self::Vm(p) if p.is_held() => p.vhost_port().pause(),
             Self::Nic(p) if p.is_held() => p.vfio_port().pause(),
+            #[cfg(any(test, feature = "fuzz"))]
+            Self::Given(p) => p.note("pause"),
+            _ => {}
+        }
+    }
+
+    /// Begins to leave it to the next switch, if it is held: for several that are left together.
+    pub(super) fn leave(&mut self) {
+        match self {
+            Self::Vm(p) => p.leave(),
+            Self::Nic(p) => p.leave(),
+            #[cfg(any(test, feature = "fuzz"))]
+            Self::Given(p) => p.note("leave"),
+            // Nobody can keep their threads.
             _ => {}
         }
     }
@@ -318,6 +334,8 @@ impl Opened {
             Self::Nic(p) => p.hand_over(),
             Self::Tap(p) => p.hand_over(),
             Self::Nat(p) => p.hand_over(),
+            #[cfg(any(test, feature = "fuzz"))]
+            Self::Given(p) => p.note("hand over"),
             _ => {}
         }
     }

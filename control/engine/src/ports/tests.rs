@@ -11,6 +11,7 @@ use vmlan_config::file::Config;
 use vmlan_config::settings::Plan;
 
 mod events;
+mod hand_over;
 mod lost;
 
 /// A switch with ports on sockets in a directory of its own.
