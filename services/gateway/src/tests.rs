@@ -7,3 +7,4 @@ mod fragments;
 mod guest;
 mod ipv6;
 mod nat;
+mod tcp;

@@ -21,8 +21,9 @@ pub(crate) struct Sizes {
     pub(crate) to_guest: usize,
 }
 
-/// Of a connection that goes on to a server.
-pub(crate) const USUAL: Sizes = Sizes { from_guest: 256 << 10, to_guest: 256 << 10 };
+/// Of a connection that goes on to a server. One byte less than a power of two from the guest: see
+/// `is_told_rightly`.
+pub(crate) const USUAL: Sizes = Sizes { from_guest: (256 << 10) - 1, to_guest: 256 << 10 };
 /// Of one whose port, or all of them together, have many.
 pub(crate) const SMALL: Sizes = Sizes { from_guest: 16 << 10, to_guest: 16 << 10 };
 
@@ -31,7 +32,19 @@ impl Sizes {
     pub(crate) const fn sum(self) -> usize {
         self.from_guest + self.to_guest
     }
+
+    /// smoltcp says in its SYN that it takes 65,535 bytes, without a scale as TCP wants it, and
+    /// reads its own word with the scale until it has said another. If that is more than it has
+    /// room for, any guest can make it panic.
+    pub(crate) const fn is_told_rightly(self) -> bool {
+        let bits = usize::BITS - self.from_guest.leading_zeros();
+        let told = if self.from_guest < 65_535 { self.from_guest } else { 65_535 };
+        told << bits.saturating_sub(16) <= self.from_guest
+    }
 }
+
+const _: () = assert!(USUAL.is_told_rightly() && SMALL.is_told_rightly());
+
 /// How long a guest may leave something unanswered.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// The longest packet, headers included, that is sent in one piece.

@@ -6,7 +6,7 @@ use smoltcp::iface::{Config, Interface, SocketSet};
 use smoltcp::phy::{DeviceCapabilities, Medium, RxToken, TxToken};
 use smoltcp::socket::tcp;
 use smoltcp::time::Instant;
-use smoltcp::wire::{IpCidr, IpProtocol, TcpPacket};
+use smoltcp::wire::{IpCidr, IpProtocol, TcpPacket, TcpRepr};
 use vmlan_config::gateway::Setup;
 
 use super::guest::{FIRST, GATEWAY, Lan, nic, packet};
@@ -113,7 +113,9 @@ pub(super) fn from(at: IpAddr, port: u16) -> SocketAddr {
 }
 
 /// A guest's connection to a server on this host's loopback; the server's half.
-fn connection(at: IpAddr) -> (Lan, Port, Guest, smoltcp::iface::SocketHandle, std::net::TcpStream) {
+pub(super) fn connection(
+    at: IpAddr,
+) -> (Lan, Port, Guest, smoltcp::iface::SocketHandle, std::net::TcpStream) {
     let server = TcpListener::bind((at, 0)).unwrap();
     let (mut lan, mut port) = (Lan::open(), Port::default());
     let mut guest = Guest::new(&mut port);
@@ -274,7 +276,7 @@ fn many_connections_have_small_buffers() {
         lan.turn();
         buffers.push(lan.gateway.nat().buffers());
     }
-    let (usual, small) = (512 << 10, 32 << 10);
+    let (usual, small) = ((512 << 10) - 1, 32 << 10);
     assert_eq!(lan.counters().flows.get("tcp"), Some(&300));
     assert_eq!(buffers[63], 64 * usual);
     assert_eq!(buffers[299], 64 * usual + 236 * small);
@@ -291,21 +293,35 @@ fn many_connections_have_small_buffers() {
 
 /// The first segment of a guest that wants a connection.
 fn syn(to: SocketAddr, mac: link::Mac, last: u8, port: u16) -> Vec<u8> {
+    segment(to, mac, (last, port), |repr| {
+        repr.control = smoltcp::wire::TcpControl::Syn;
+        repr.max_seg_size = Some(1460);
+    })
+}
+
+/// A segment of the guest with that last byte in its address and that port, but for `change`.
+pub(super) fn segment<'a>(
+    to: SocketAddr,
+    mac: link::Mac,
+    (last, port): (u8, u16),
+    change: impl FnOnce(&mut TcpRepr<'a>),
+) -> Vec<u8> {
     let from = Ipv4Addr::new(10, 77, 0, last);
-    let repr = smoltcp::wire::TcpRepr {
+    let mut repr = TcpRepr {
         src_port: port,
         dst_port: to.port(),
-        control: smoltcp::wire::TcpControl::Syn,
+        control: smoltcp::wire::TcpControl::None,
         seq_number: smoltcp::wire::TcpSeqNumber(1),
         ack_number: None,
         window_len: 1000,
         window_scale: None,
-        max_seg_size: Some(1460),
+        max_seg_size: None,
         sack_permitted: false,
         sack_ranges: [None; 3],
         timestamp: None,
         payload: &[],
     };
+    change(&mut repr);
     let ends = link::Packet { from: mac, to: OWN };
     link::ip(ends, (from.into(), to.ip()), IpProtocol::Tcp, repr.buffer_len(), |bytes| {
         let sums = smoltcp::phy::ChecksumCapabilities::default();
