@@ -18,6 +18,7 @@ const IDLE: Duration = Duration::from_secs(10);
 const TRIES: usize = 2;
 /// Bytes that wait in the guest's connection, from it and to it. Longer messages pass in parts.
 const WAITING: Sizes = Sizes { from_guest: 2048, to_guest: 16 << 10 };
+const _: () = assert!(WAITING.is_told_rightly());
 /// Longest question. None of a guest's is as long.
 const LONGEST: usize = 4096;
 /// Bytes of a message's length before it.
@@ -171,7 +172,7 @@ impl NamesByTcp {
         };
         loop {
             new_socket |= self.hear_server(servers, now, &mut events);
-            self.speak();
+            self.speak(now);
             if self.pending.is_none() && self.answer.is_empty() {
                 self.listen(now);
                 if let Some(query) = whole(&self.question).map(<[u8]>::to_vec) {
@@ -195,11 +196,14 @@ impl NamesByTcp {
                     }
                     continue;
                 }
-                let too_long = self.question.len() >= LONGEST;
-                if too_long || now >= self.last + IDLE {
-                    events.malformed += u64::from(too_long);
+                if self.question.len() >= LONGEST {
+                    events.malformed += 1;
                     return (end(self, wire), events);
                 }
+            }
+            // Who does not read its answer is silent as well.
+            if self.pending.is_none() && now >= self.last + IDLE {
+                return (end(self, wire), events);
             }
             self.stack.output(wire, now);
             let socket = self.stack.socket();
@@ -235,11 +239,15 @@ impl NamesByTcp {
     }
 
     /// Sends more of an answer.
-    fn speak(&mut self) {
+    fn speak(&mut self, now: Instant) {
         let socket = self.stack.socket();
         if !self.answer.is_empty() {
             match socket.send_slice(&self.answer) {
-                Ok(sent) => _ = self.answer.drain(..sent),
+                Ok(0) => {}
+                Ok(sent) => {
+                    self.answer.drain(..sent);
+                    self.last = now;
+                }
                 // The guest has gone: nobody waits for it.
                 Err(_) => self.answer.clear(),
             }

@@ -172,6 +172,39 @@ fn who_is_silent_or_talks_nonsense_is_hung_up_on() {
     assert_eq!(endless.socket().state(), tcp::State::Closed);
 }
 
+/// It asks for more than there is room for, and reads nothing.
+#[test]
+fn who_does_not_read_its_answers_is_hung_up_on() {
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut asking = Asking::new(GATEWAY.into(), vec![server.local_addr().unwrap()]);
+    let question = long(&query(7, "example.org", 16));
+    for _ in 0..2 {
+        asking.lan.now += 2000;
+        asking.socket().send_slice(&question).unwrap();
+        exchange(&mut asking.lan, &mut asking.port, &mut asking.guest);
+        let (mut outside, _) = server.accept().unwrap();
+        outside.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        exchange(&mut asking.lan, &mut asking.port, &mut asking.guest);
+        let mut answer = heard(&mut outside);
+        answer[2] |= 0x80;
+        answer.resize(60_000, 5);
+        outside.write_all(&long(&answer)).unwrap();
+        for _ in 0..100 {
+            exchange(&mut asking.lan, &mut asking.port, &mut asking.guest);
+        }
+    }
+    let lan = &mut asking.lan;
+    assert_eq!(lan.counters().flows.get("dns"), Some(&1));
+    assert!(lan.gateway.nat().due().unwrap() > lan.time(), "it waits");
+    // The guest says that it is there, but that its window is closed.
+    for _ in 0..11 {
+        lan.now += 1000;
+        exchange(lan, &mut asking.port, &mut asking.guest);
+        assert!(lan.gateway.nat().due().is_none_or(|due| due > lan.time()), "it wants no turn");
+    }
+    assert_eq!(lan.counters().flows.get("dns"), None);
+}
+
 #[test]
 fn a_guest_that_asks_all_the_time_is_told_to_wait() {
     let server = TcpListener::bind("127.0.0.1:0").unwrap();
