@@ -27,6 +27,8 @@ const HELD: (usize, usize) = (64, 16);
 const HELD_BYTES: usize = 128 << 10;
 /// NICs of one port.
 const MACS: usize = 16;
+/// How long a NIC keeps its place from others of its port without a word of the switch about it.
+const KEPT: Duration = Duration::from_secs(60);
 /// NICs that are remembered in all.
 const STATIONS: usize = 16_384;
 
@@ -254,12 +256,27 @@ impl Stations {
         let no = self.number(name, now);
         let is_new = self.by_mac.get(&mac).is_none_or(|station| station.port != Some(no));
         let full = self.ports.get(no.0).is_some_and(|port| port.macs >= MACS);
-        if is_new && full {
+        if is_new && full && !self.make_room(no, now) {
             self.note(mac, None, now);
             return Whose::Refused(Reason::Macs);
         }
         self.note(mac, Some(no), now);
         Whose::Port(no)
+    }
+
+    /// Forgets the NIC of a port that was not asked about for the longest time, if there is one: a
+    /// guest gets new ones, and one port has many guests, one after the other.
+    fn make_room(&mut self, no: PortNo, now: Instant) -> bool {
+        let own = self.by_mac.iter().filter(|(_, station)| station.port == Some(no));
+        let silent = own.filter_map(|(mac, station)| {
+            let at = station.answered.filter(|at| station.asked.is_none() && now >= *at + KEPT)?;
+            Some((at, *mac))
+        });
+        let Some((_, mac)) = silent.min_by_key(|(at, _)| *at) else { return false };
+        self.by_mac.remove(&mac);
+        let port = self.ports.get_mut(no.0);
+        port.into_iter().for_each(|port| port.macs = port.macs.saturating_sub(1));
+        true
     }
 
     fn number(&mut self, name: &str, now: Instant) -> PortNo {
@@ -380,5 +397,25 @@ mod tests {
             all.hold(mac(77), &[n], Arrived::default(), at(0));
         }
         assert_eq!(all.lanes[LANES - 1].held.len(), HELD.1);
+    }
+
+    #[test]
+    fn a_nic_that_was_not_heard_of_for_a_minute_makes_room() {
+        let mut all = Stations::new(false, 10, 10);
+        let at = Instant::from_secs;
+        let mut ask = |n: u8, seconds: i64| {
+            all.whose(mac(n), at(seconds));
+            all.answer(mac(n), Some("vm1"), at(seconds));
+            matches!(all.whose(mac(n), at(seconds)), Whose::Port(_))
+        };
+        assert!((0..16).all(|n| ask(n, n.into())));
+        assert!(ask(0, 20), "it is still there");
+        assert!(!ask(16, 59));
+        // Now the second one has been silent for a minute.
+        assert!(ask(16, 61));
+        assert!(!ask(17, 61), "one makes room for one");
+        assert!(!ask(1, 61));
+        assert!(ask(0, 62) && ask(1, 62), "the third has gone");
+        assert_eq!(all.ports[0].macs, MACS);
     }
 }
