@@ -3,6 +3,7 @@
 mod dhcp;
 mod dns;
 mod dns_tcp;
+mod forwards;
 mod fragments;
 mod guest;
 mod ipv6;

@@ -89,6 +89,8 @@ pub(crate) enum To {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Key {
     kind: u8,
+    /// Of a datagram that came by a forward, the number of that.
+    forward: Option<u64>,
     mac: Mac,
     guest: SocketAddr,
     far: SocketAddr,

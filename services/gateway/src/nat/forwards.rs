@@ -105,10 +105,11 @@ impl Forwards {
         for n in 0..self.listeners.len() {
             let Some(listener) = self.listeners.get_mut(n).filter(|l| l.ready) else { continue };
             let Ok(socket) = listener.socket.as_ref().map(Rc::clone) else { continue };
+            let number = listener.number;
             let forward = listener.forward.clone();
             let more = match forward.protocol {
                 Protocol::Tcp => self.accept(&socket, &forward, io.now),
-                Protocol::Udp => take(&socket, &forward, nat, guests, io),
+                Protocol::Udp => take((&socket, number), &forward, nat, guests, io),
             };
             self.listeners.get_mut(n).into_iter().for_each(|listener| listener.ready = more);
         }
@@ -148,7 +149,7 @@ impl Forwards {
 
 /// Passes datagrams on. True if there may be more.
 fn take(
-    socket: &Rc<OwnedFd>,
+    (socket, number): (&Rc<OwnedFd>, u64),
     forward: &Forward,
     nat: &mut Nat,
     guests: &mut impl Guests,
@@ -166,7 +167,7 @@ fn take(
         let Some(place) = guests.place(ip, io) else { continue };
         let to = SocketAddr::new(ip, forward.port);
         let data = room.get(..len).unwrap_or_default();
-        nat.pass_on(socket, (peer, to), place, data, io);
+        nat.pass_on((socket, number), (peer, to), place, data, io);
     }
     true
 }

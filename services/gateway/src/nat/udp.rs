@@ -3,7 +3,7 @@
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use std::rc::Rc;
+use std::rc::Weak;
 
 use rustix::io::Errno;
 use rustix::net::SendFlags;
@@ -20,8 +20,9 @@ const UNANSWERED: Duration = Duration::from_secs(30);
 enum Host {
     /// A socket of this flow's own.
     Own(OwnedFd),
-    /// The socket of a forward, and who called there.
-    Forward(Rc<OwnedFd>, SocketAddr),
+    /// The socket of a forward, and who called there. It goes with the forward, for somebody else
+    /// may want its port.
+    Forward(Weak<OwnedFd>, SocketAddr),
 }
 
 /// A flow.
@@ -39,7 +40,7 @@ impl Udp {
     }
 
     /// With `peer`, who called at a forward's socket.
-    pub(crate) fn incoming(socket: Rc<OwnedFd>, peer: SocketAddr, now: Instant) -> Self {
+    pub(crate) fn incoming(socket: Weak<OwnedFd>, peer: SocketAddr, now: Instant) -> Self {
         Self { host: Host::Forward(socket, peer), answered: false, last: now }
     }
 
@@ -57,14 +58,19 @@ impl Udp {
         match &self.host {
             Host::Own(socket) => sockets::send(socket, data).map(drop),
             Host::Forward(socket, peer) => {
-                rustix::net::sendto(&**socket, data, SendFlags::DONTWAIT, peer).map(drop)
+                let socket = socket.upgrade().ok_or(Errno::NOTCONN)?;
+                rustix::net::sendto(&*socket, data, SendFlags::DONTWAIT, peer).map(drop)
             }
         }
     }
 
-    /// A datagram from outside.
+    /// A datagram from outside. Those of a forward are received by the forward.
     pub(crate) fn receive(&mut self, room: &mut [u8], now: Instant) -> Result<usize, Errno> {
-        let Host::Own(socket) = &self.host else { return Err(Errno::AGAIN) };
+        let socket = match &self.host {
+            Host::Own(socket) => socket,
+            Host::Forward(socket, _) if socket.strong_count() == 0 => return Err(Errno::NOTCONN),
+            Host::Forward(..) => return Err(Errno::AGAIN),
+        };
         let len = sockets::receive(socket, room)?;
         self.touch(now);
         Ok(len)

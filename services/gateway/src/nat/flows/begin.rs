@@ -59,7 +59,7 @@ impl Nat {
         };
         let guest = SocketAddr::new(ip.from, segment.src_port());
         let far = SocketAddr::new(ip.to, segment.dst_port());
-        let key = Key { kind: 6, mac, guest, far };
+        let key = Key { kind: 6, forward: None, mac, guest, far };
         let begins = segment.syn() && !segment.ack() && !segment.rst();
         if let Some(id) = self.keys.get(&key).copied() {
             let replaced = self.flows.get_mut(id).is_some_and(|flow| match &mut flow.body {
@@ -185,7 +185,7 @@ impl Nat {
             return None;
         }
         sockets::prepare(&host);
-        let key = Key { kind: 6, mac, guest, far: own };
+        let key = Key { kind: 6, forward: None, mac, guest, far: own };
         let ends = io.ends(mac);
         let mut wire = Wire::new(io.link, ends, io.setup.mtu, &mut self.scratch);
         let tcp = Tcp::incoming(host, (own, guest), (sizes, crate::random()), &mut wire, io.now);
@@ -205,29 +205,29 @@ impl Nat {
         for _ in 0..64 {
             self.ephemeral = self.ephemeral.checked_add(1).unwrap_or(EPHEMERAL);
             let far = SocketAddr::new(own, self.ephemeral);
-            if !self.keys.contains_key(&Key { kind, mac, guest, far }) {
+            if !self.keys.contains_key(&Key { kind, forward: None, mac, guest, far }) {
                 return Some(far);
             }
         }
         None
     }
 
-    /// A datagram that came by a forward goes on to a guest.
+    /// A datagram that came by the forward of this socket and number goes on to a guest.
     pub(crate) fn pass_on(
         &mut self,
-        socket: &Rc<OwnedFd>,
+        (socket, forward): (&Rc<OwnedFd>, u64),
         (peer, guest): (SocketAddr, SocketAddr),
         (mac, port): (Mac, PortNo),
         data: &[u8],
         io: &mut Io<'_>,
     ) {
-        let by_peer = Key { kind: 18, mac, guest, far: peer };
+        let by_peer = Key { kind: 18, forward: Some(forward), mac, guest, far: peer };
         let known = self.keys.get(&by_peer).copied();
         let id = known.or_else(|| {
             let own = self.own_end(17, (mac, guest), io)?;
             io.stations.allowance(port)?.open(Kind::Udp, io.now).ok()?;
-            let udp = Udp::incoming(Rc::clone(socket), peer, io.now);
-            let key = Key { kind: 17, mac, guest, far: own };
+            let udp = Udp::incoming(Rc::downgrade(socket), peer, io.now);
+            let key = Key { kind: 17, forward: None, mac, guest, far: own };
             let id = self.add(Body::Udp(udp), key, Kind::Udp, port);
             self.keys.insert(by_peer, id);
             self.flows.get_mut(id)?.alias = Some(by_peer);
@@ -252,7 +252,7 @@ impl Nat {
         };
         let guest = SocketAddr::new(ip.from, datagram.src_port());
         let far = SocketAddr::new(ip.to, datagram.dst_port());
-        let key = Key { kind: 17, mac, guest, far };
+        let key = Key { kind: 17, forward: None, mac, guest, far };
         let id = match self.keys.get(&key) {
             Some(id) => *id,
             None => match self.begin_udp(key, io) {
@@ -310,7 +310,7 @@ impl Nat {
             return To::Refused(Reason::Unknown);
         };
         let (guest, far) = (SocketAddr::new(ip.from, ident), SocketAddr::new(ip.to, 0));
-        let key = Key { kind: 1, mac, guest, far };
+        let key = Key { kind: 1, forward: None, mac, guest, far };
         let id = match self.keys.get(&key) {
             Some(id) => *id,
             None => match self.begin_echo(key, ident, io) {
@@ -359,7 +359,7 @@ impl Nat {
         let Some(own) = io.gateway_for(guest.ip()) else { return To::Refused(Reason::Host) };
         let far = SocketAddr::new(own, dns::PORT);
         // Several questions may come from one port of the guest's: the number tells them apart.
-        let key = Key { kind: 53, mac, guest, far: with_number(far, question.id) };
+        let key = Key { kind: 53, forward: None, mac, guest, far: with_number(far, question.id) };
         if self.keys.contains_key(&key) {
             return To::Done;
         }
