@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use smoltcp::iface::{Config, Interface, PollResult, SocketHandle, SocketSet};
 use smoltcp::phy::{self, Checksum, DeviceCapabilities, Medium, PacketMeta};
-use smoltcp::socket::tcp::{CongestionControl, Socket, SocketBuffer};
+use smoltcp::socket::tcp::{CongestionControl, Socket, SocketBuffer, State};
 use smoltcp::time::{Duration, Instant};
 use smoltcp::wire::{
     EthernetFrame, EthernetProtocol, EthernetRepr, HardwareAddress, IpAddress, IpCidr, IpEndpoint,
@@ -231,6 +231,8 @@ pub(crate) struct Stack {
     sockets: SocketSet<'static>,
     handle: SocketHandle,
     mss: Option<u16>,
+    /// Since when the guest has left unanswered what we said.
+    unanswered: Option<Instant>,
 }
 
 impl std::fmt::Debug for Stack {
@@ -265,10 +267,9 @@ impl Stack {
         socket.set_congestion_control(CongestionControl::Cubic);
         socket.set_nagle_enabled(false);
         socket.set_ack_delay(None);
-        socket.set_timeout(Some(PATIENCE));
         let mut sockets = SocketSet::new(Vec::with_capacity(1));
         let handle = sockets.add(socket);
-        Self { interface, sockets, handle, mss: None }
+        Self { interface, sockets, handle, mss: None, unanswered: None }
     }
 
     /// Answers a guest that wants a connection to `own`; its segment comes next.
@@ -326,11 +327,37 @@ impl Stack {
         wire.packet = Some(packet);
         self.interface.poll_ingress_single(now, wire, &mut self.sockets);
         wire.packet = None;
+        // A guest that only asks again for a connection does not answer.
+        if !matches!(self.socket().state(), State::SynSent | State::SynReceived) {
+            self.unanswered = None;
+        }
+    }
+
+    /// Looks whether the guest owes an answer, and gives it up if it has for too long.
+    ///
+    /// smoltcp's own timeout ends connections as well in which nobody says anything.
+    fn watch(&mut self, now: Instant) {
+        let socket = self.sockets.get_mut::<Socket<'static>>(self.handle);
+        let owes = match socket.state() {
+            State::Closed | State::Listen | State::TimeWait => false,
+            State::Established | State::CloseWait | State::FinWait2 => socket.send_queue() > 0,
+            State::SynSent
+            | State::SynReceived
+            | State::FinWait1
+            | State::Closing
+            | State::LastAck => true,
+        };
+        self.unanswered = owes.then(|| self.unanswered.unwrap_or(now));
+        if self.unanswered.is_some_and(|since| now >= since + PATIENCE) {
+            self.unanswered = None;
+            socket.abort();
+        }
     }
 
     /// Sends what is to be sent, as far as there is room.
     pub(crate) fn output(&mut self, wire: &mut Wire<'_>, now: Instant) {
         wire.mss = self.mss;
+        self.watch(now);
         while self.interface.poll_egress(now, wire, &mut self.sockets)
             == PollResult::SocketStateChanged
         {}
@@ -338,6 +365,7 @@ impl Stack {
 
     /// When there is something to do though nothing comes.
     pub(crate) fn due(&mut self, now: Instant) -> Option<Instant> {
-        self.interface.poll_at(now, &self.sockets)
+        let patience = self.unanswered.map(|since| since + PATIENCE);
+        self.interface.poll_at(now, &self.sockets).into_iter().chain(patience).min()
     }
 }

@@ -1,12 +1,13 @@
 //! Connections of guests that are slow, silent or mad.
 
-use std::io::Read;
+use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 
+use smoltcp::socket::tcp;
 use smoltcp::wire::{IpProtocol, TcpControl, TcpPacket, TcpRepr, TcpSeqNumber};
 
 use super::guest::{Lan, nic, packet};
-use super::nat::segment;
+use super::nat::{connection, exchange, segment};
 
 const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
@@ -80,4 +81,48 @@ fn a_segment_beyond_what_has_room_is_cut() {
     let mut got = [0; 5];
     server.read_exact(&mut got).unwrap();
     assert_eq!((&got, raw.flows()), (b"hello", 1));
+}
+
+#[test]
+fn a_silent_connection_lasts_for_two_hours_and_a_guest_that_has_gone_for_two_minutes() {
+    let (mut lan, mut port, mut guest, handle, mut server) = connection(LOOPBACK);
+    for _ in 0..12 {
+        lan.now += 600_000;
+        exchange(&mut lan, &mut port, &mut guest);
+        assert_eq!(guest.sockets.get::<tcp::Socket>(handle).state(), tcp::State::Established);
+        let due = lan.gateway.nat().due().unwrap();
+        assert!(due.total_millis() > lan.now + 60_000, "nobody wakes for it");
+    }
+    server.write_all(b"still there?").unwrap();
+    exchange(&mut lan, &mut port, &mut guest);
+    let mut got = Vec::new();
+    let socket = guest.sockets.get_mut::<tcp::Socket>(handle);
+    socket.recv(|bytes| (bytes.len(), got.extend_from_slice(bytes))).unwrap();
+    assert_eq!(got, b"still there?");
+    socket.send_slice(b"yes").unwrap();
+    exchange(&mut lan, &mut port, &mut guest);
+    server.read_exact(&mut got[..3]).unwrap();
+    assert_eq!(&got[..3], b"yes");
+    // An hour later the guest answers no more: what counts is how long something waits for it.
+    lan.now += 3_600_000;
+    server.write_all(b"and now?").unwrap();
+    lan.turn();
+    for (step, flows) in [(1, Some(&1)), (118_000, Some(&1)), (2000, None)] {
+        lan.now += step;
+        lan.turn();
+        assert_eq!(lan.counters().flows.get("tcp"), flows);
+    }
+    assert_eq!(server.read(&mut [0; 9]).unwrap_err().kind(), ErrorKind::ConnectionReset);
+}
+
+#[test]
+fn a_connection_that_nobody_uses_ends() {
+    let (mut lan, mut port, mut guest, _, mut server) = connection(LOOPBACK);
+    lan.now += 2 * 3_600_000 + 239_000;
+    exchange(&mut lan, &mut port, &mut guest);
+    assert_eq!(lan.counters().flows.get("tcp"), Some(&1));
+    lan.now += 2000;
+    exchange(&mut lan, &mut port, &mut guest);
+    assert_eq!(lan.counters().flows.get("tcp"), None);
+    assert_eq!(server.read(&mut [0; 9]).unwrap_err().kind(), ErrorKind::ConnectionReset);
 }
