@@ -237,10 +237,11 @@ impl Tcp {
         moved
     }
 
-    /// True when nothing more is to come from the guest's side.
+    /// True when nothing more is to come from the guest's side. Its SYN was put in: if smoltcp
+    /// waits for one, the guest has answered ours with a reset.
     fn is_over(&mut self) -> bool {
         let Guest::Talks(stack) = &mut self.guest else { return false };
-        matches!(stack.socket().state(), State::Closed | State::TimeWait)
+        matches!(stack.socket().state(), State::Closed | State::TimeWait | State::Listen)
     }
 
     /// When it wants a turn though nothing comes.

@@ -84,6 +84,23 @@ fn a_segment_beyond_what_has_room_is_cut() {
 }
 
 #[test]
+fn who_answers_by_a_reset_or_begins_with_its_end_leaves_nothing() {
+    let (mut raw, _server) = Raw::new();
+    raw.put(|repr| (repr.control, repr.ack_number) = (TcpControl::Rst, None));
+    assert_eq!((raw.flows(), raw.lan.gateway.nat().buffers()), (0, 0));
+    // smoltcp makes no segment that is both.
+    let server = TcpListener::bind((LOOPBACK, 0)).unwrap();
+    let to = server.local_addr().unwrap();
+    let mut frame = segment(to, nic(1), (50, 1001), |repr| repr.control = TcpControl::Syn);
+    let (from, tcp) = (Ipv4Addr::new(10, 77, 0, 50), &mut frame[34..54]);
+    let mut both = TcpPacket::new_unchecked(tcp);
+    both.set_fin(true);
+    both.fill_checksum(&from.into(), &to.ip().into());
+    raw.lan.put(&frame);
+    assert_eq!((raw.flows(), raw.lan.refused("no-flow")), (0, 1));
+}
+
+#[test]
 fn a_silent_connection_lasts_for_two_hours_and_a_guest_that_has_gone_for_two_minutes() {
     let (mut lan, mut port, mut guest, handle, mut server) = connection(LOOPBACK);
     for _ in 0..12 {

@@ -60,7 +60,7 @@ impl Nat {
         let guest = SocketAddr::new(ip.from, segment.src_port());
         let far = SocketAddr::new(ip.to, segment.dst_port());
         let key = Key { kind: 6, forward: None, mac, guest, far };
-        let begins = segment.syn() && !segment.ack() && !segment.rst();
+        let begins = segment.syn() && !segment.ack() && !segment.rst() && !segment.fin();
         if let Some(id) = self.keys.get(&key).copied() {
             let replaced = self.flows.get_mut(id).is_some_and(|flow| match &mut flow.body {
                 Body::Tcp(tcp) => begins && tcp.may_be_replaced(),
