@@ -7,9 +7,11 @@ use rustix::io::Errno;
 use rustix::net::Shutdown;
 use smoltcp::socket::tcp::State;
 use smoltcp::time::{Duration, Instant};
+use smoltcp::wire::TcpPacket;
 
 use super::sockets;
 use super::stack::{Sizes, Stack, Wire};
+use crate::link;
 
 /// How long a connection may be silent (RFC 5382).
 const IDLE: Duration = Duration::from_secs(2 * 3600 + 240);
@@ -32,6 +34,14 @@ enum Guest {
     /// The host's half is on its way; the guest's first segment waits.
     Waits(Vec<u8>),
     Talks(Box<Stack>),
+    /// It has said all and heard all. The server has no room for the rest of what it said.
+    Left(Vec<u8>),
+}
+
+/// Is this packet of a guest's a reset?
+fn is_reset(packet: &[u8]) -> bool {
+    let ip = link::packet(packet);
+    ip.is_ok_and(|ip| TcpPacket::new_checked(ip.payload).is_ok_and(|segment| segment.rst()))
 }
 
 /// A connection.
@@ -49,6 +59,8 @@ pub(crate) struct Tcp {
     ended: bool,
     /// The guest did, and the server knows.
     shut: bool,
+    /// Both have said all, and the guest has heard that: our end of TCP has nothing to wait for.
+    parted: bool,
     last: Instant,
 }
 
@@ -95,6 +107,7 @@ impl Tcp {
             writable: false,
             ended: false,
             shut: false,
+            parted: false,
             last: now,
         }
     }
@@ -111,21 +124,23 @@ impl Tcp {
 
     /// Has the host's half arrived?
     pub(crate) fn is_answered(&self) -> bool {
-        matches!(self.guest, Guest::Talks(_))
+        !matches!(self.guest, Guest::Waits(_))
     }
 
     /// Its first segment, while nothing but that came.
     pub(crate) fn first_segment(&self) -> Option<&[u8]> {
         match &self.guest {
             Guest::Waits(syn) => Some(syn),
-            Guest::Talks(_) => None,
+            Guest::Talks(_) | Guest::Left(_) => None,
         }
     }
 
     /// Is it over but for waiting?
     pub(crate) fn may_be_replaced(&mut self) -> bool {
         match &mut self.guest {
-            Guest::Waits(_) => false,
+            Guest::Waits(_) | Guest::Left(_) => false,
+            // What it said last may be there still.
+            Guest::Talks(_) if self.parted && !self.shut => false,
             Guest::Talks(stack) => {
                 matches!(stack.socket().state(), State::Closed | State::TimeWait)
             }
@@ -138,7 +153,15 @@ impl Tcp {
         match &mut self.guest {
             // It asks again: it will be answered when the server is.
             Guest::Waits(_) => {}
-            Guest::Talks(stack) => stack.input(packet, wire, now),
+            // A SYN of the same port is not refused: it comes again, when this flow has ended.
+            Guest::Left(_) => {}
+            Guest::Talks(stack) => {
+                let was = stack.socket().state();
+                stack.input(packet, wire, now);
+                let is = stack.socket().state();
+                let heard_all = was == State::LastAck && is == State::Closed && !is_reset(packet);
+                self.parted |= heard_all || is == State::TimeWait;
+            }
         }
     }
 
@@ -167,8 +190,13 @@ impl Tcp {
         }
         for _ in 0..ROUNDS {
             let moved = self.up() | self.down();
-            let Guest::Talks(stack) = &mut self.guest else { return Standing::Open };
-            stack.output(wire, now);
+            let rest = self.rest();
+            if let Guest::Talks(stack) = &mut self.guest {
+                stack.output(wire, now);
+            }
+            if let Some(rest) = rest {
+                self.guest = Guest::Left(rest);
+            }
             if self.is_over() {
                 return Standing::Done;
             }
@@ -182,7 +210,12 @@ impl Tcp {
 
     /// From the guest to the server. True if something moved.
     fn up(&mut self) -> bool {
-        let (Guest::Talks(stack), Some(host)) = (&mut self.guest, &self.host) else { return false };
+        let Some(host) = &self.host else { return false };
+        let stack = match &mut self.guest {
+            Guest::Waits(_) => return false,
+            Guest::Talks(stack) => stack,
+            Guest::Left(_) => return self.up_the_rest(),
+        };
         let socket = stack.socket();
         let mut moved = false;
         while self.writable && socket.can_recv() {
@@ -200,14 +233,57 @@ impl Tcp {
             }
         }
         let state = socket.state();
-        let said_all =
-            matches!(state, State::CloseWait | State::LastAck | State::Closing | State::TimeWait);
+        let said_all = self.parted
+            || matches!(
+                state,
+                State::CloseWait | State::LastAck | State::Closing | State::TimeWait
+            );
         if said_all && !self.shut && socket.recv_queue() == 0 {
             let _ = rustix::net::shutdown(host, Shutdown::Write);
             self.shut = true;
             moved = true;
         }
         moved
+    }
+
+    /// The same for a guest that has left.
+    fn up_the_rest(&mut self) -> bool {
+        let (Guest::Left(rest), Some(host)) = (&mut self.guest, &self.host) else { return false };
+        let mut moved = false;
+        while self.writable && !rest.is_empty() {
+            match sockets::send(host, rest) {
+                Ok(n) => {
+                    rest.drain(..n.min(rest.len()));
+                    moved = true;
+                }
+                Err(Errno::AGAIN) => self.writable = false,
+                // The server has left as well.
+                Err(_) => {
+                    rest.clear();
+                    return true;
+                }
+            }
+        }
+        if rest.is_empty() && !self.shut {
+            let _ = rustix::net::shutdown(host, Shutdown::Write);
+            self.shut = true;
+            moved = true;
+        }
+        moved
+    }
+
+    /// What the guest has said and the server has no room for, once both have said all. It is taken
+    /// out of smoltcp, which forgets it with the connection.
+    fn rest(&mut self) -> Option<Vec<u8>> {
+        let Guest::Talks(stack) = &mut self.guest else { return None };
+        let socket = stack.socket();
+        if !self.parted || !socket.can_recv() {
+            return None;
+        }
+        let mut rest = vec![0; socket.recv_queue()];
+        let len = socket.recv_slice(&mut rest).unwrap_or(0);
+        rest.truncate(len);
+        Some(rest)
     }
 
     /// From the server to the guest. True if something moved.
@@ -240,25 +316,33 @@ impl Tcp {
     /// True when nothing more is to come from the guest's side. Its SYN was put in: if smoltcp
     /// waits for one, the guest has answered ours with a reset.
     fn is_over(&mut self) -> bool {
-        let Guest::Talks(stack) = &mut self.guest else { return false };
-        matches!(stack.socket().state(), State::Closed | State::TimeWait | State::Listen)
+        match &mut self.guest {
+            Guest::Waits(_) => false,
+            Guest::Talks(stack) => {
+                matches!(stack.socket().state(), State::Closed | State::TimeWait | State::Listen)
+            }
+            Guest::Left(rest) => rest.is_empty(),
+        }
     }
 
     /// When it wants a turn though nothing comes.
     pub(crate) fn due(&mut self, now: Instant) -> Option<Instant> {
         let idle = Some(self.last + IDLE);
         match &mut self.guest {
-            Guest::Waits(_) => idle,
+            Guest::Waits(_) | Guest::Left(_) => idle,
             Guest::Talks(stack) => stack.due(now).into_iter().chain(idle).min(),
         }
     }
 
     /// Ends it if it has been silent for too long.
     pub(crate) fn end_if_idle(&mut self, now: Instant) {
-        if let Guest::Talks(stack) = &mut self.guest
-            && now >= self.last + IDLE
-        {
-            stack.socket().abort();
+        if now < self.last + IDLE {
+            return;
+        }
+        match &mut self.guest {
+            Guest::Waits(_) => {}
+            Guest::Talks(stack) => stack.socket().abort(),
+            Guest::Left(rest) => rest.clear(),
         }
     }
 

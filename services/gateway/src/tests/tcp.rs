@@ -1,7 +1,7 @@
 //! Connections of guests that are slow, silent or mad.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 
 use smoltcp::socket::tcp;
 use smoltcp::wire::{IpProtocol, TcpControl, TcpPacket, TcpRepr, TcpSeqNumber};
@@ -100,6 +100,7 @@ fn who_answers_by_a_reset_or_begins_with_its_end_leaves_nothing() {
     assert_eq!((raw.flows(), raw.lan.refused("no-flow")), (0, 1));
 }
 
+/// Nothing is to be answered, so nothing is unanswered.
 #[test]
 fn a_silent_connection_lasts_for_two_hours_and_a_guest_that_has_gone_for_two_minutes() {
     let (mut lan, mut port, mut guest, handle, mut server) = connection(LOOPBACK);
@@ -142,4 +143,60 @@ fn a_connection_that_nobody_uses_ends() {
     exchange(&mut lan, &mut port, &mut guest);
     assert_eq!(lan.counters().flows.get("tcp"), None);
     assert_eq!(server.read(&mut [0; 9]).unwrap_err().kind(), ErrorKind::ConnectionReset);
+}
+
+/// The host's socket is full when the guest ends, and the server reads later.
+#[test]
+fn what_a_guest_said_last_arrives_whoever_ended_first() {
+    const PIECE: [u8; 59_999] = {
+        let mut piece = [0; 59_999];
+        let mut n = 0;
+        while n < piece.len() {
+            piece[n] = n.to_le_bytes()[n % 2];
+            n += 1;
+        }
+        piece
+    };
+    for server_first in [true, false] {
+        let (mut raw, mut server) = Raw::new();
+        if server_first {
+            server.shutdown(Shutdown::Write).unwrap();
+        }
+        let mut sent = Vec::new();
+        loop {
+            raw.put(|repr| repr.payload = &PIECE);
+            raw.hear();
+            raw.next.0 += PIECE.len();
+            sent.extend_from_slice(&PIECE);
+            if raw.window < 150_000 {
+                break;
+            }
+        }
+        raw.put(|repr| repr.control = TcpControl::Fin);
+        raw.next.0 += 1;
+        if !server_first {
+            server.shutdown(Shutdown::Write).unwrap();
+        }
+        raw.lan.turn();
+        raw.hear();
+        raw.put(|_| {});
+        assert_eq!(raw.flows(), 1, "there are bytes left");
+        // Longer than an end of TCP is remembered.
+        raw.lan.now += 60_000;
+        raw.put(|_| {});
+        let mut got = Vec::new();
+        server.set_nonblocking(true).unwrap();
+        let mut room = vec![0; 65_536];
+        for _ in 0..10_000 {
+            match server.read(&mut room) {
+                Ok(0) => break,
+                Ok(len) => got.extend_from_slice(&room[..len]),
+                Err(e) if e.kind() == ErrorKind::WouldBlock => raw.lan.turn(),
+                Err(e) => panic!("after {} of {} bytes: {e}", got.len(), sent.len()),
+            }
+        }
+        assert!(got == sent, "{} of {} bytes", got.len(), sent.len());
+        raw.lan.turn();
+        assert_eq!(raw.flows(), 0, "nothing is left of it");
+    }
 }
