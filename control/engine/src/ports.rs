@@ -282,7 +282,9 @@ impl Ports {
     /// # Errors
     /// If no port has that name, or another port refers to it.
     pub fn remove(&mut self, name: &PortName) -> Result<(), Refusal> {
-        let index = self.find(name).ok_or_else(|| Refusal::no_port(name))?;
+        let Some(index) = self.find(name) else {
+            return self.give_up(name).then_some(()).ok_or_else(|| Refusal::no_port(name));
+        };
         self.check(name, None, None)?;
         let entry = self.entries.remove(index);
         self.close(entry);
@@ -400,9 +402,10 @@ impl Ports {
                 refusal
             }
         };
-        let again = self.open(NamedAddress { name: name.clone(), address: old }, kept);
+        let old = NamedAddress { name, address: old };
+        let again = self.open(old.clone(), kept);
         let entry = again.map_err(|e| {
-            self.lost(&name);
+            self.lost(old);
             Refusal::new(Cause::Failed, format!("{refusal}; now it is gone: {e}"))
         })?;
         self.entries.insert(index, entry);
@@ -412,7 +415,9 @@ impl Ports {
     }
 
     /// A port could not be opened again: the others go on without it.
-    fn lost(&mut self, name: &PortName) {
+    fn lost(&mut self, port: NamedAddress) {
+        let name = port.name.clone();
+        self.changes.lost(port);
         if let Err(refusal) = self.enforce() {
             log::error!("without port {name}: {}", refusal.message);
         }

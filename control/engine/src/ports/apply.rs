@@ -256,12 +256,12 @@ impl Ports {
             }
         }
         for (named, kept) in undo.closed {
-            let name = named.name.clone();
-            match self.open(named, kept) {
+            match self.open(named.clone(), kept) {
                 Ok(entry) => self.entries.push(entry),
                 Err(refusal) => {
                     lost.push(refusal.message);
-                    gone.push(name);
+                    gone.push(named.name.clone());
+                    self.changes.lost(named);
                 }
             }
         }

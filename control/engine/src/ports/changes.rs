@@ -28,6 +28,8 @@ pub(super) struct KeptChanges {
     from: Vec<Plan>,
     /// What is held.
     held: Option<Changes>,
+    /// Ports that could not be opened again, which nobody wanted to be gone.
+    lost: Vec<NamedAddress>,
     /// Switches that have died of them, this one included until it has lived for long enough.
     deaths: u32,
     proven: Option<Instant>,
@@ -41,8 +43,15 @@ pub(super) struct KeptChanges {
 }
 
 impl KeptChanges {
+    /// A port is gone, and the next switch is to have it, if it can.
+    pub(super) fn lost(&mut self, port: NamedAddress) {
+        self.lost.retain(|other| other.name != port.name);
+        self.lost.push(port);
+    }
+
     /// This was put into force.
     pub(super) fn applied(&mut self, plan: &Plan) {
+        self.lost.clear();
         if !self.from.is_empty() {
             self.from.truncate(1);
             self.from.push(plan.clone());
@@ -152,8 +161,9 @@ impl Ports {
         };
         let lasting = self.entries.iter().filter(|e| !e.kept.is_fleeting());
         let named = |e: &Entry| NamedAddress { name: e.name.clone(), address: e.address.clone() };
+        let lost = self.changes.lost.iter().filter(|port| self.find(&port.name).is_none());
         let running = Plan {
-            ports: lasting.map(named).collect(),
+            ports: lasting.map(named).chain(lost.cloned()).collect(),
             limits: self.rules.tables(),
             groups: self.rules.named.clone(),
             sflow: self.sflow.clone(),
@@ -175,6 +185,14 @@ impl Ports {
                 log::warn!("{NAME} is not held for the next switch: {why}");
             }
         }
+    }
+
+    /// The next switch is not to have a port that was lost. False: there is none.
+    pub(super) fn give_up(&mut self, name: &PortName) -> bool {
+        let before = self.changes.lost.len();
+        self.changes.lost.retain(|port| port.name != *name);
+        self.keep_changes();
+        self.changes.lost.len() < before
     }
 
     /// An address was pinned, or is not any more.
@@ -276,6 +294,24 @@ mod tests {
 
     fn limits(ports: &Ports) -> usize {
         ports.limits().len()
+    }
+
+    /// One that nobody wanted to be gone comes again.
+    #[test]
+    fn a_port_that_was_lost_is_the_next_switchs() {
+        let hold = Arc::new(Memo::default());
+        let port = |text: &str| text.parse::<NamedAddress>().unwrap();
+        let mut ports = start(&hold);
+        ports.changes.lost(port("lan=packet:eth9"));
+        ports.keep_changes();
+        let next = || {
+            let held = hold.all().unwrap().pop()?;
+            let changes: Changes = held_json::read(held, CHANGES)?;
+            Some(changes.applied_to(&Plan::default()).unwrap().ports)
+        };
+        assert_eq!(next().unwrap(), [port("lan=packet:eth9")]);
+        ports.remove(&"lan".parse().unwrap()).unwrap();
+        assert!(next().is_none() && ports.remove(&"lan".parse().unwrap()).is_err());
     }
 
     /// One that dies of what was changed must not do so without an end.
