@@ -1,6 +1,6 @@
 //! Datagrams that come by forwards.
 
-use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
 
 use smoltcp::time::Instant;
@@ -78,7 +78,7 @@ fn who_asks_by_two_forwards_is_answered_by_each() {
     let mut lan = lan(&both);
     let client = client();
     let seen = both.each_ref().map(|forward| asked(&mut lan, &client, forward));
-    assert_eq!(seen.map(|seen| seen.ip()), [Ipv4Addr::from(GATEWAY); 2]);
+    assert_eq!(seen.map(|seen| seen.ip()), [GATEWAY; 2]);
     for (seen, forward) in seen.into_iter().zip(&both) {
         lan.udp(GUESTS, seen, b"answer");
         assert_eq!(client.recv_from(&mut [0; 9]).unwrap(), (6, forward.listen));

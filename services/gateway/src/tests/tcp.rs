@@ -148,7 +148,7 @@ fn a_connection_that_nobody_uses_ends() {
 /// The host's socket is full when the guest ends, and the server reads later.
 #[test]
 fn what_a_guest_said_last_arrives_whoever_ended_first() {
-    const PIECE: [u8; 59_999] = {
+    static PIECE: [u8; 59_999] = {
         let mut piece = [0; 59_999];
         let mut n = 0;
         while n < piece.len() {
