@@ -210,17 +210,6 @@ impl<R: Receive> Receiver<R> {
         Self { ring, filter: Box::new(filter), starved: None, lost: 0 }
     }
 
-    /// A look at the ring. Without one, or with one that is nowhere, there is no room: whoever has
-    /// frames waits for this ring, whatever the others of the chip have.
-    #[inline]
-    fn look(&mut self, chip: &ChipOf<R>) -> Option<Look> {
-        let look = self.ring.look(chip).ok().filter(|look| look.size > 0);
-        if look.is_none() {
-            self.starved = Some(NOWHERE);
-        }
-        look
-    }
-
     fn starve(&mut self, look: Look) {
         self.starved = Some(look.tail);
         self.ring.reconsider(look);
@@ -259,9 +248,11 @@ impl<R: Receive> Receiver<R> {
         list: &[u16],
         budget: &mut usize,
     ) -> Received {
-        let look = self.look(chip);
+        let look = self.ring.look(chip);
         let reopened = self.ring.csb().take_off();
-        let Some(look) = look else {
+        let Some(look) = look.ok().filter(|look| look.size > 0) else {
+            // It is this ring that is waited for, whatever the others of the chip have.
+            self.starved = Some(NOWHERE);
             return Received { reopened, ..Received::default() };
         };
         self.filter.update(chip, &self.ring, &look);
@@ -354,7 +345,10 @@ impl<R: Receive> ReceiveSide<ChipOf<R>> for Receiver<R> {
     /// cut only if all its segments find room, so a ring that is nearly all posted says that they
     /// do: waiting for more would be pointless.
     fn room(&mut self, chip: &ChipOf<R>) -> usize {
-        let Some(look) = self.look(chip) else { return 0 };
+        let Some(look) = self.ring.look(chip).ok().filter(|look| look.size > 0) else {
+            self.starved = Some(NOWHERE);
+            return 0;
+        };
         self.filter.update(chip, &self.ring, &look);
         let posted = look.posted();
         let shape = self.filter.shape();
