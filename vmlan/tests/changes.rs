@@ -109,6 +109,39 @@ fn what_cannot_be_opened_is_left_out() {
     switch.ask(&["stop", "--for-good"]);
 }
 
+/// What the file says is the newer word, though it was said before.
+#[test]
+fn a_file_that_is_taken_back_is_taken_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = dir.path().join("vmlan.toml");
+    let write = |key: &str| {
+        let text = format!("[port.a]\nkind = \"stream\"\nplace = \"@/a.sock\"\n{key}");
+        std::fs::write(&config, text.replace('@', dir.path().to_str().unwrap())).unwrap();
+    };
+    let words = [&HELD[..], &["--config", config.to_str().unwrap()]].concat();
+    let vmlan = env!("CARGO_BIN_EXE_vmlan");
+    write("from_rate = \"5Mbit\"\n");
+    let mut switch = Switch::with(&words, &[], &[]);
+    write("");
+    switch.ask(&["apply", config.to_str().unwrap()]);
+    switch.ask(&["port", "add", &switch.here("x=stream:@/x.sock")]);
+    write("from_rate = \"5Mbit\"\n");
+    switch.signal("KILL");
+    switch = Switch::within(switch.into_dir(), &[vmlan], &words, &[]);
+    let list = switch.ask(&["port", "list"]);
+    assert!(list.contains("5Mbit") && list.contains("x.sock"), "{list}");
+    // Another file is one change among others.
+    let other = dir.path().join("other.toml");
+    write("");
+    std::fs::rename(&config, &other).unwrap();
+    write("from_rate = \"5Mbit\"\n");
+    switch.ask(&["apply", other.to_str().unwrap()]);
+    switch.signal("KILL");
+    switch = Switch::within(switch.into_dir(), &[vmlan], &words, &[]);
+    assert!(!switch.ask(&["port", "list"]).contains("5Mbit"));
+    switch.ask(&["stop", "--for-good"]);
+}
+
 #[test]
 fn without_a_holder_all_is_as_configured() {
     let mut switch = Switch::with(&[], &PORTS, &[]);

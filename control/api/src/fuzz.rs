@@ -57,7 +57,7 @@ fn grant(action: Action) {
         Action::RemoveMac(_, _, reply) => yes(reply),
         Action::ListLimits(reply) => yes(reply),
         Action::GetLimit(_, reply) | Action::SetLimit(_, _, reply) => yes(reply),
-        Action::Apply(_, _, _, reply) => yes(reply),
+        Action::Apply(_, _, _, _, reply) => yes(reply),
         Action::GetGeneration(reply) => yes(reply),
         Action::GetProcess(reply) | Action::End(_, reply) => yes(reply),
         Action::Listen(reply) => drop(reply),

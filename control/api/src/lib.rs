@@ -34,6 +34,8 @@ pub use client::Client;
 pub use server::Server;
 pub use socket::{Claim, SocketError};
 
+use std::path::PathBuf;
+
 use serde::{Deserialize, Serialize};
 
 use vmlan_engine::info::{FdbLine, ForwardInfo, LeaseInfo, LimitInfo, PortInfo};
@@ -84,6 +86,10 @@ pub struct NewConfig {
     pub text: String,
     /// What messages call it.
     pub path: String,
+    /// Where it is, without links: if the switch was started with that, what it says is what the
+    /// next switch has by itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file: Option<PathBuf>,
     /// Only say what would change.
     #[serde(default)]
     pub dry_run: bool,

@@ -35,9 +35,9 @@ pub(super) async fn answer(
             Ok(no_content())
         }
         Route::Apply => {
-            let NewConfig { text, path, dry_run, generation } = parse(body)?;
+            let NewConfig { text, path, file, dry_run, generation } = parse(body)?;
             let config = Config::parse(&text, Path::new(&path)).map_err(invalid)?;
-            let make = |reply| Action::Apply(Box::new(config), dry_run, generation, reply);
+            let make = |reply| Action::Apply(Box::new(config), file, dry_run, generation, reply);
             json(StatusCode::OK, &ask(control, make).await?)
         }
         Route::Generation => json(StatusCode::OK, &ask(control, Action::GetGeneration).await?),

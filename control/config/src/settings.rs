@@ -40,6 +40,8 @@ pub struct Running {
     pub spin: Duration,
     /// Path of the API's socket.
     pub api: PathBuf,
+    /// Path of the configuration file, without links.
+    pub config: Option<PathBuf>,
     /// Permission bits of that socket.
     pub api_mode: u32,
     /// Of the switch itself: ageing, table size, waiting for full receivers.
@@ -132,6 +134,7 @@ impl Settings {
             cpus,
             spin,
             api,
+            config: None,
             api_mode,
             options,
             sandbox,

@@ -4,6 +4,7 @@
 //! control thread, one action after the other, so that no two requests can meet half-way.
 
 use std::convert::Infallible;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use tokio::sync::oneshot;
@@ -45,8 +46,8 @@ pub enum Action {
     SetLimit(PortName, LimitTable, Reply<LimitInfo>),
     RemoveLimit(PortName, Reply<()>),
     /// Makes the switch what a configuration file says; if true, only says what that would change.
-    /// With a number, only if that is the configuration's generation.
-    Apply(Box<Config>, bool, Option<u64>, Reply<Applied>),
+    /// With a number, only if that is the configuration's generation. The file is at this place.
+    Apply(Box<Config>, Option<PathBuf>, bool, Option<u64>, Reply<Applied>),
     GetGeneration(Reply<Generation>),
     /// Tells what happens from now on.
     Listen(Reply<(Listener, Event)>),

@@ -31,6 +31,8 @@ pub fn run(
     actions: &Receiver<Action>,
 ) -> End {
     let mut clock = AgeingTimer::new(ports.ageing());
+    // What is proven by living for a while is so if nothing happens, too.
+    clock.keep_after(ports.keep());
     loop {
         match clock.wait(actions) {
             Next::Action(Action::Stop) | Next::Hangup => return End::Stop,
@@ -90,9 +92,10 @@ fn apply(ports: &mut Ports, running: &Running, action: Action) {
         Action::GetLimit(name, reply) => answer(reply, ports.get_limit(&name)),
         Action::SetLimit(name, table, reply) => answer(reply, ports.set_limit(&name, table)),
         Action::RemoveLimit(name, reply) => answer(reply, ports.remove_limit(&name)),
-        Action::Apply(config, dry_run, generation, reply) => {
+        Action::Apply(config, file, dry_run, generation, reply) => {
+            let is_own = file.is_some() && file == running.config;
             let done = at_generation(ports, generation)
-                .and_then(|()| apply_file(ports, running, *config, dry_run));
+                .and_then(|()| apply_file(ports, running, *config, is_own, dry_run));
             answer(reply, done);
         }
         Action::GetGeneration(reply) => {
@@ -121,11 +124,13 @@ fn at_generation(ports: &Ports, wanted: Option<u64>) -> Result<(), Refusal> {
     Err(Refusal::new(Cause::Exists, text))
 }
 
-/// Makes the switch what a configuration file says, or changes nothing.
+/// Makes the switch what a configuration file says, or changes nothing. `is_own`: the one that it
+/// was started with.
 fn apply_file(
     ports: &mut Ports,
     running: &Running,
     mut config: Config,
+    is_own: bool,
     dry_run: bool,
 ) -> Result<Applied, Refusal> {
     if let Some(text) = running.differs(&config) {
@@ -135,11 +140,15 @@ fn apply_file(
     let wrong = |wrong: Conflict| Refusal::new(Cause::Invalid, wrong.placed(&config));
     let order = |p: &&NamedAddress| (!ports.has(p), config.line_of_port(&p.name));
     plan.check(order).map_err(wrong)?;
-    ports.apply(&plan, dry_run).map_err(|Failed { port, refusal }| {
+    let applied = ports.apply(&plan, dry_run).map_err(|Failed { port, refusal }| {
         let place = port.and_then(|port| config.place_of_port(&port, None));
         let place = place.map_or_else(String::new, |place| format!("{place}: "));
         Refusal::new(refusal.cause, format!("{place}{refusal}"))
-    })
+    })?;
+    if is_own && !dry_run {
+        ports.configured(&plan);
+    }
+    Ok(applied)
 }
 
 fn answer<T>(reply: Reply<T>, answer: Result<T, Refusal>) {

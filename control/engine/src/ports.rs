@@ -145,6 +145,7 @@ impl Ports {
     /// Ends ports that are held so that the next switch goes on with them exactly. Other ports are
     /// closed as ever.
     pub fn hand_over(&mut self) {
+        self.end_trial();
         // What one has sent is to arrive at another before that is taken away.
         self.entries.iter().for_each(|entry| entry.opened.pause());
         for entry in &mut self.entries {
@@ -402,10 +403,10 @@ impl Ports {
                 refusal
             }
         };
-        let old = NamedAddress { name, address: old };
+        let (old, lasting) = (NamedAddress { name, address: old }, !kept.is_fleeting());
         let again = self.open(old.clone(), kept);
         let entry = again.map_err(|e| {
-            self.lost(old);
+            self.lost(old, lasting);
             Refusal::new(Cause::Failed, format!("{refusal}; now it is gone: {e}"))
         })?;
         self.entries.insert(index, entry);
@@ -414,10 +415,13 @@ impl Ports {
         Err(refusal)
     }
 
-    /// A port could not be opened again: the others go on without it.
-    fn lost(&mut self, port: NamedAddress) {
+    /// A port could not be opened again: the others go on without it. The next switch is to have
+    /// it, if it is a lasting one.
+    fn lost(&mut self, port: NamedAddress, lasting: bool) {
         let name = port.name.clone();
-        self.changes.lost(port);
+        if lasting {
+            self.changes.lost(port);
+        }
         if let Err(refusal) = self.enforce() {
             log::error!("without port {name}: {}", refusal.message);
         }

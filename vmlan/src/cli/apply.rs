@@ -34,7 +34,8 @@ pub(super) struct ApplyArgs {
 pub(super) fn run(args: &ApplyArgs) -> Result<(), Failure> {
     let path = args.file.display().to_string();
     let (text, generation) = (read_config(&args.file)?, args.generation);
-    let new = NewConfig { text, path, dry_run: args.dry_run, generation };
+    let file = args.file.canonicalize().ok();
+    let new = NewConfig { text, path, file, dry_run: args.dry_run, generation };
     let applied: Applied = args.api.client()?.send(&Method::POST, "/v1/apply", &new)?;
     if args.json { print_json(&applied) } else { print(&said(&applied)) }
 }

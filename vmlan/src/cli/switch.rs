@@ -98,6 +98,7 @@ impl SwitchArgs {
             allow_dir: self.allow_dir,
         };
         let mut settings = Settings::new(config, table, ports)?;
+        settings.running.config = self.config.and_then(|path| path.canonicalize().ok());
         settings.running.while_held = self.while_held;
         settings.running.successor = self.successor;
         settings.running.supervision = match (self.supervised, self.supervise) {

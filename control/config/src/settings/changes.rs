@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
+use vmlan_switch::MAX_PORTS;
+
 use super::Plan;
 use crate::address::{
     AddressError, LimitTable, NamedAddress, Pair, PortName, SflowTable, rule_name,
@@ -56,6 +58,20 @@ pub struct Pin {
     pub port: String,
 }
 
+/// Why nobody can go on with what was changed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WrongChanges {
+    /// It is of another release, which has other words.
+    #[error(transparent)]
+    Words(#[from] AddressError),
+    /// No switch has written it.
+    #[error("more ports are in it than a switch has")]
+    TooMany,
+}
+
+/// Plans that a running one comes from.
+const MOST_FROM: usize = 2;
+
 /// The plan that runs, and what it came from.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Changes {
@@ -86,8 +102,12 @@ impl Changes {
     /// it. What its configuration says otherwise than before counts as the newer word.
     ///
     /// # Errors
-    /// [`AddressError`]: of another release, which has other words.
-    pub fn applied_to(&self, own: &Plan) -> Result<Plan, AddressError> {
+    /// [`WrongChanges`].
+    pub fn applied_to(&self, own: &Plan) -> Result<Plan, WrongChanges> {
+        let plans = || self.from.iter().chain([&self.running]);
+        if self.from.len() > MOST_FROM || plans().any(|plan| plan.ports.len() > MAX_PORTS) {
+            return Err(WrongChanges::TooMany);
+        }
         let from = self.from.iter().map(Words::plan).collect::<Result<Vec<_>, _>>()?;
         let running = self.running.plan()?;
         let at = |plan: &Plan, name: &PortName| {
@@ -208,6 +228,18 @@ mod tests {
         // The next one is started with less than what was applied.
         let applied = plan(&[A]);
         assert!(!said(&[started, applied.clone()], &applied).is_nothing());
+    }
+
+    #[test]
+    fn more_than_a_switch_has_is_an_error() {
+        let many = vec!["a=tap:b".to_owned(); MAX_PORTS + 1];
+        let mut changes = Changes { from: vec![Words::default(); 2], ..Changes::default() };
+        assert!(changes.applied_to(&Plan::default()).is_ok());
+        changes.from.push(Words::default());
+        assert_eq!(changes.applied_to(&Plan::default()).unwrap_err(), WrongChanges::TooMany);
+        changes.from.clear();
+        changes.running.ports = many;
+        assert_eq!(changes.applied_to(&Plan::default()).unwrap_err(), WrongChanges::TooMany);
     }
 
     #[test]

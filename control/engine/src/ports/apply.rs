@@ -256,12 +256,15 @@ impl Ports {
             }
         }
         for (named, kept) in undo.closed {
+            let lasting = !kept.is_fleeting();
             match self.open(named.clone(), kept) {
                 Ok(entry) => self.entries.push(entry),
                 Err(refusal) => {
                     lost.push(refusal.message);
                     gone.push(named.name.clone());
-                    self.changes.lost(named);
+                    if lasting {
+                        self.changes.lost(named);
+                    }
                 }
             }
         }

@@ -57,6 +57,11 @@ impl KeptChanges {
             self.from.push(plan.clone());
         }
     }
+
+    /// This is what the next switch is started with.
+    fn configured(&mut self, plan: &Plan) {
+        self.from = vec![plan.clone()];
+    }
 }
 
 impl Ports {
@@ -70,11 +75,13 @@ impl Ports {
         let changes: Option<Changes> = left.and_then(|held| held_json::read(held, CHANGES));
         let changes = changes.and_then(|changes| self.try_changes(changes));
         let changed = changes.as_ref().and_then(|changes| plan(changes, own));
-        let pins = changes.filter(|_| changed.is_some()).map(|changes| changes.pins);
-        if !changed.is_some_and(|changed| self.begin_changed(&changed, own)) {
-            self.apply(own, false)?;
+        let goes_on = changed.as_ref().is_some_and(|changed| self.begin_changed(changed, own));
+        if !goes_on && let Err(failed) = self.apply(own, false) {
+            changes.into_iter().for_each(|changes| self.take_back(changes));
+            return Err(failed);
         }
-        self.changes.from = vec![own.clone()];
+        let pins = changes.filter(|_| changed.is_some()).map(|changes| changes.pins);
+        self.changes.configured(own);
         pins.iter().flatten().for_each(|pin| self.pin_again(pin));
         self.keep_changes();
         Ok(())
@@ -93,6 +100,28 @@ impl Ports {
         self.changes.deaths = changes.deaths;
         self.changes.proven = Some(Instant::now() + TRIAL);
         Some(changes)
+    }
+
+    /// It is about to end in good order, and has not died of them.
+    fn take_back(&self, mut changes: Changes) {
+        changes.deaths = changes.deaths.saturating_sub(1);
+        if let Some(hold) = &self.holding.hold {
+            let _ = held_json::put(&**hold, NAME, CHANGES, &changes);
+        }
+    }
+
+    /// As [`Self::take_back`], once it has begun.
+    pub(super) fn end_trial(&mut self) {
+        if self.changes.proven.take().is_some() {
+            self.changes.deaths -= 1;
+            self.keep_changes();
+        }
+    }
+
+    /// The running plan is that of the file which the next switch is started with.
+    pub fn configured(&mut self, plan: &Plan) {
+        self.changes.configured(plan);
+        self.keep_changes();
     }
 
     /// This switch has not died of the changes that it went on with. Says when it has to be called
@@ -125,6 +154,7 @@ impl Ports {
         let Err(failed) = done else { return true };
         left_out(&failed.first());
         self.holding.find_again();
+        self.holding.found.remove(NAME);
         false
     }
 
@@ -161,13 +191,19 @@ impl Ports {
         };
         let lasting = self.entries.iter().filter(|e| !e.kept.is_fleeting());
         let named = |e: &Entry| NamedAddress { name: e.name.clone(), address: e.address.clone() };
-        let lost = self.changes.lost.iter().filter(|port| self.find(&port.name).is_none());
-        let running = Plan {
-            ports: lasting.map(named).chain(lost.cloned()).collect(),
+        let mut running = Plan {
+            ports: lasting.map(named).collect(),
             limits: self.rules.tables(),
             groups: self.rules.named.clone(),
             sflow: self.sflow.clone(),
         };
+        for lost in &self.changes.lost {
+            // Unless something else has come since, that it does not go with.
+            running.ports.push(lost.clone());
+            if running.check(|_| 0).is_err() {
+                running.ports.pop();
+            }
+        }
         let mut changes = Changes::new(&self.changes.from, &running, self.pins());
         changes.deaths = self.changes.deaths;
         if self.changes.held.as_ref() == Some(&changes) {
@@ -283,11 +319,15 @@ mod tests {
         fn end(&self) {}
     }
 
-    /// A switch that goes on with what `hold` has, and is started with nothing.
-    fn start(hold: &Arc<Memo>) -> Ports {
+    fn new(hold: &Arc<Memo>) -> Ports {
         let switch = Switch::new(Options::default());
         let workers = Workers::played(switch.clone()).unwrap();
-        let mut ports = Ports::new(workers, switch, || {}).with_hold(hold.clone()).unwrap();
+        Ports::new(workers, switch, || {}).with_hold(hold.clone()).unwrap()
+    }
+
+    /// A switch that goes on with what `hold` has, and is started with nothing.
+    fn start(hold: &Arc<Memo>) -> Ports {
+        let mut ports = new(hold);
         ports.begin(&Plan::default()).map_err(Failed::first).unwrap();
         ports
     }
@@ -310,8 +350,29 @@ mod tests {
             Some(changes.applied_to(&Plan::default()).unwrap().ports)
         };
         assert_eq!(next().unwrap(), [port("lan=packet:eth9")]);
+        // What came since goes before it.
+        ports.changes.lost(port("other=packet:eth9"));
+        ports.keep_changes();
+        assert_eq!(next().unwrap(), [port("lan=packet:eth9")]);
+        ports.remove(&"other".parse().unwrap()).unwrap();
         ports.remove(&"lan".parse().unwrap()).unwrap();
         assert!(next().is_none() && ports.remove(&"lan".parse().unwrap()).is_err());
+    }
+
+    /// One that cannot begin has not died of the changes: they are the next one's.
+    #[test]
+    fn starts_that_fail_do_not_count() {
+        let hold = Arc::new(Memo::default());
+        let limit = [("rate".to_owned(), "1Mbit".to_owned())];
+        let limit = vmlan_config::address::LimitTable::new(&limit).unwrap();
+        start(&hold).set_limit(&"tenant".parse().unwrap(), limit).unwrap();
+        let nowhere = ["a=stream:/nowhere/at/all".parse().unwrap()];
+        for _ in 0..2 * MAX_DEATHS {
+            let mut ports = new(&hold);
+            let plan = Plan { ports: nowhere.to_vec(), ..Plan::default() };
+            assert!(ports.begin(&plan).is_err());
+        }
+        assert_eq!(limits(&start(&hold)), 1);
     }
 
     /// One that dies of what was changed must not do so without an end.
@@ -321,6 +382,10 @@ mod tests {
         let limit = [("rate".to_owned(), "1Mbit".to_owned())];
         let limit = vmlan_config::address::LimitTable::new(&limit).unwrap();
         start(&hold).set_limit(&"tenant".parse().unwrap(), limit).unwrap();
+        for _ in 0..2 * MAX_DEATHS {
+            // Told to end, it has not died.
+            start(&hold).hand_over();
+        }
         for _ in 0..MAX_DEATHS {
             // It is dropped before it has proven anything.
             assert_eq!(limits(&start(&hold)), 1);
