@@ -38,7 +38,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use vmlan_frame::{Mirror, Port};
-use vmlan_switch::policy::Policy;
+use vmlan_switch::policy::{Policy, Turns};
 use vmlan_switch::{Entry, MAX_PORTS, PortId, Switch, Table};
 
 use mailbox::{Assignment, Mailbox};
@@ -191,26 +191,37 @@ impl Workers {
         Ok(id)
     }
 
-    /// Removes a port. When this returns no worker uses it any more and nothing is remembered of
-    /// it.
+    /// Removes a port. When this returns no worker uses it any more, nothing is remembered of it
+    /// and no other port waits for its turn.
     pub fn remove(&self, id: PortId) {
         let mut plan = lock(&self.plan);
         if let Some(entry) = plan.entries.get_mut(id.index()) {
-            *entry = None;
+            let policy = entry.take().map(|entry| entry.policy);
             self.publish(&mut plan);
             self.shared.switch.forget(id);
+            let limit = policy.as_deref().and_then(turns);
+            let uplinks = plan.entries.iter().flatten().filter_map(|e| e.policy.uplink.as_ref());
+            limit.into_iter().chain(uplinks).for_each(|turns| turns.leave(id));
         }
     }
 
-    /// Puts policies into force. When this returns no worker uses the old ones any more.
+    /// Puts policies into force. When this returns no worker uses the old ones any more, and a port
+    /// that no longer has a shared limit is not waited for there.
     pub fn set_policies(&self, policies: impl IntoIterator<Item = (PortId, Arc<Policy>)>) {
         let mut plan = lock(&self.plan);
+        let mut left = Vec::new();
         for (id, policy) in policies {
             if let Some(Some(entry)) = plan.entries.get_mut(id.index()) {
-                entry.policy = policy;
+                let old = std::mem::replace(&mut entry.policy, policy);
+                let stays = |old: &&Arc<Turns>| {
+                    turns(&entry.policy).is_some_and(|new| Arc::ptr_eq(old, new))
+                };
+                left.extend(turns(&old).filter(|old| !stays(old)).map(|old| (id, old.clone())));
             }
         }
         self.publish(&mut plan);
+        // Not before: a worker would have it wait again.
+        left.iter().for_each(|(id, turns)| turns.leave(*id));
     }
 
     /// The ports as the workers have them.
@@ -362,6 +373,11 @@ impl Drop for Workers {
     fn drop(&mut self) {
         self.stop();
     }
+}
+
+/// Whose turn it is at the limit that a port with this policy shares, if it shares one.
+fn turns(policy: &Policy) -> Option<&Arc<Turns>> {
+    policy.from.shared.as_ref()?.turns.as_ref()
 }
 
 /// A panicked holder leaves nothing half done that matters here.

@@ -80,7 +80,8 @@ fn ahead(a: u64, b: u64) -> i64 {
 
 impl Turns {
     /// For sources that sleep for up to `patience` nanoseconds while they wait, and count as
-    /// waiting for so long. Whoever finds that one no longer waits must say so.
+    /// waiting for so long. Whoever finds that one no longer waits must say so; whoever takes one
+    /// away must call [`Turns::leave`].
     pub fn patient(patience: u64) -> Self {
         Self { patience, ..Self::default() }
     }
@@ -89,6 +90,16 @@ impl Turns {
     /// does.
     pub fn wants(&self, source: PortId, weight: u16, now: u64) {
         self.sent(source, weight, 0, true, now);
+    }
+
+    /// `source` is gone, or shares this no more: nobody waits for it, and a port that gets its
+    /// number has none of its credit. What it is ahead of the others stays, for it may come back.
+    /// To be called when no worker acts for it here any more.
+    pub fn leave(&self, source: PortId) {
+        if let Some(own) = self.sources.get(source.index()) {
+            own.tried.store(0, Ordering::Relaxed);
+        }
+        self.set_waiting(source, false);
     }
 
     /// Bytes that `source` may send now; `u64::MAX` if nobody else waits. Changes nothing.

@@ -167,6 +167,26 @@ fn silent() {
     assert!(sent[2] > sent[0] * 19 / 10);
 }
 
+/// One that sleeps for long while it waits, and is taken away: nobody waits for it from then on,
+/// and whoever gets its number is as any newcomer.
+#[test]
+fn who_leaves_is_not_waited_for() {
+    let queue = Turns::patient(2000 * MS);
+    let now = 5 * MS;
+    queue.wants(id(0), 1, now);
+    queue.sent(id(7), 1, QUANTUM, true, now);
+    assert_eq!(queue.grant(id(7), 1, now), 0, "it is a quantum ahead");
+    queue.leave(id(0));
+    assert!(!queue.is_waiting(id(0)));
+    assert_eq!(queue.grant(id(7), 1, now), u64::MAX);
+    queue.sent(id(7), 1, 100 * QUANTUM, true, now);
+    queue.sent(id(0), 1, 0, true, now);
+    assert_eq!(queue.grant(id(0), 1, now), QUANTUM, "no credit for what another port waited");
+    // Nobody with such a number has ever been there.
+    queue.leave(id(9));
+    assert_eq!(queue.grant(id(7), 1, now), QUANTUM);
+}
+
 /// A newcomer, or one who comes back, has its share from then on: no more, and no less.
 #[test]
 fn newcomers() {
