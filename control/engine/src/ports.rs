@@ -429,7 +429,8 @@ impl Ports {
         self.has_changed(Event::of("port-removed", name.as_str()));
     }
 
-    /// As [`Ports::close`], for a port that will be opened again with other keys.
+    /// As [`Ports::close`], for a port that will be opened again with other keys: what is pinned to
+    /// it is kept.
     fn close_for_good(&self, entry: Entry) -> Kept {
         if entry.address.kind() == Kind::VfioUser && entry.opened.port().is_up() {
             log::warn!(
@@ -438,7 +439,11 @@ impl Ports {
                 entry.name
             );
         }
-        self.close(entry)
+        let pinned = self.pinned(std::slice::from_ref(&entry)).into_iter();
+        let pinned: Vec<_> = pinned.map(|(_, mac, domain)| (mac, domain)).collect();
+        let mut kept = self.close(entry);
+        kept.keep_pinned(pinned);
+        kept
     }
 
     /// Tells the workers which ports each capture file watches. A port has one watcher: of two

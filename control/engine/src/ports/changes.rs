@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use vmlan_config::address::{Address, NamedAddress, PortName};
 use vmlan_config::refusal::Refusal;
 use vmlan_config::settings::{Changes, Pin, Plan};
+use vmlan_frame::Mac;
 use vmlan_switch::policy::Domain;
 
 use super::{Entry, Failed, Kept, Ports, held_json};
@@ -237,20 +238,28 @@ impl Ports {
         self.keep_changes();
     }
 
-    /// Addresses that were pinned to ports, and that no port lists.
-    fn pins(&self) -> BTreeSet<Pin> {
+    /// Addresses that were pinned to these ports, and that the port does not list.
+    pub(super) fn pinned<'e>(&self, ports: &'e [Entry]) -> Vec<(&'e Entry, Mac, Domain)> {
         if !self.changes.pinned {
-            return BTreeSet::new();
+            return Vec::new();
         }
         let pinned = self.switch.fdb().list().into_iter().filter(|entry| entry.age.is_none());
         let pin = |entry: vmlan_switch::FdbEntry| {
-            let port = self.entries.iter().find(|port| port.id == Some(entry.port))?;
+            let port = ports.iter().find(|port| port.id == Some(entry.port))?;
             let listed = port.kept.pins().contains(&(entry.mac, entry.domain));
-            let (mac, domain, port) =
-                (entry.mac.to_string(), entry.domain.bits(), port.name.to_string());
-            (!listed).then_some(Pin { mac, domain, port })
+            (!listed).then_some((port, entry.mac, entry.domain))
         };
         pinned.filter_map(pin).collect()
+    }
+
+    /// All of them, as they are held.
+    fn pins(&self) -> BTreeSet<Pin> {
+        let pin = |(port, mac, domain): (&Entry, Mac, Domain)| Pin {
+            mac: mac.to_string(),
+            domain: domain.bits(),
+            port: port.name.to_string(),
+        };
+        self.pinned(&self.entries).into_iter().map(pin).collect()
     }
 
     fn pin_again(&mut self, pin: &Pin) {

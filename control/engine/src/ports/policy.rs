@@ -10,7 +10,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use vmlan_frame::{Mac, Sampling};
+use vmlan_frame::Sampling;
 use vmlan_switch::policy::{
     Domain, FirstMac, Groups, Limiter, Limits, MAX_GROUPS, Macs, Member, Policy, Prefix, Reach,
     SourceCheck, Steer, Storm, Team, Turns, VidSet, Vlan,
@@ -31,6 +31,7 @@ mod limit;
 mod pins;
 
 use limit::{SLEEP, limiter, shared_limiter, storm_limit};
+use pins::Pin;
 
 /// What decides a port's policy: while none of it changes, neither does the policy.
 #[derive(Clone)]
@@ -63,7 +64,9 @@ pub(super) struct Kept {
     made: Option<(Inputs, Arc<Policy>)>,
     /// The workers have it.
     in_force: bool,
-    pins: Vec<(Mac, Domain)>,
+    pins: Vec<Pin>,
+    /// What else was pinned to it when it was closed, and is pinned again when it is open.
+    pinned: Vec<Pin>,
     pub(super) first: Arc<FirstMac>,
     queue: Option<Arc<Turns>>,
     /// Takes samples of what it sends.
@@ -100,8 +103,13 @@ impl Kept {
     }
 
     /// The addresses that its `macs` pin to it.
-    pub(super) fn pins(&self) -> &[(Mac, Domain)] {
+    pub(super) fn pins(&self) -> &[Pin] {
         &self.pins
+    }
+
+    /// These were pinned to it beside those, and are to be when it is open again.
+    pub(super) fn keep_pinned(&mut self, pinned: impl IntoIterator<Item = Pin>) {
+        self.pinned.extend(pinned);
     }
 
     pub(super) fn policy(&self) -> Option<&Arc<Policy>> {
@@ -213,6 +221,7 @@ pub(super) fn enforce(
         .filter_map(|e| ids.get(e.address.policy().uplink.as_ref()?).copied())
         .collect();
     pins::repin(entries, fdb)?;
+    pins::restore(entries, fdb);
     let (mut leases, free) = (leases(entries), networks(entries));
     rules.gather(members(entries, &leases));
     let mut changed = Vec::new();

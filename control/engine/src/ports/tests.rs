@@ -13,6 +13,7 @@ use vmlan_config::settings::Plan;
 mod events;
 mod hand_over;
 mod lost;
+mod pins;
 
 /// A switch with ports on sockets in a directory of its own.
 struct Rig {

@@ -7,13 +7,13 @@ use std::rc::Rc;
 
 use vmlan_frame::Mac;
 use vmlan_switch::policy::Domain;
-use vmlan_switch::{Fdb, PortId};
+use vmlan_switch::{Fdb, FdbEntry, PortId};
 
 use super::Entry;
 use vmlan_config::address::{Address, VlanRule};
 
 /// An address in a domain.
-type Pin = (Mac, Domain);
+pub(in crate::ports) type Pin = (Mac, Domain);
 
 /// Most that a port may have: the table is for others too.
 const MAX_PINS: usize = 4096;
@@ -134,6 +134,29 @@ pub(super) fn repin(entries: &mut [Entry], fdb: &Fdb) -> Result<(), String> {
         entries[index].kept.pins = new;
     }
     Ok(())
+}
+
+/// Pins again what was pinned by hand to ports that were closed and opened again. What cannot be is
+/// let go: the port is another one now. To be called after [`repin`], for a list goes first.
+pub(super) fn restore(entries: &mut [Entry], fdb: &Fdb) {
+    for entry in entries.iter_mut().filter(|e| !e.leaving && !e.kept.pinned.is_empty()) {
+        let vlan = super::vlan(&entry.address.policy().vlan);
+        for (mac, domain) in std::mem::take(&mut entry.kept.pinned) {
+            let done = match (entry.id, fdb.get(mac, domain)) {
+                (None, _) => Err("it takes no frames".to_owned()),
+                _ if !vlan.carries(domain) => Err("it is not in that VLAN any more".to_owned()),
+                (Some(id), Some(FdbEntry { age: None, port, .. })) if port != id => {
+                    Err("another port lists it".to_owned())
+                }
+                // Its own list has pinned it.
+                (_, Some(FdbEntry { age: None, .. })) => Ok(()),
+                (Some(id), _) => pin(&[(mac, domain)], id, fdb),
+            };
+            if let Err(why) = done {
+                log::warn!("{mac}: is not pinned to port {} any more: {why}", entry.name);
+            }
+        }
+    }
 }
 
 fn changes(entries: &[Entry]) -> Result<Vec<Change>, String> {
