@@ -26,7 +26,10 @@ impl Trace<'_> {
         let watched = watch.ports.has(self.source) || watch.domain == Some(self.outcome.domain);
         match &self.outcome.end {
             End::Refused(reason) => watched && *reason == Reason::NoReceiver,
-            End::To(Receiver { fate: Fate::Held | Fate::Dropped(Reason::OverLimit), .. }) => false,
+            End::To(Receiver {
+                fate: Fate::Held | Fate::Dropped(Reason::OverLimit | Reason::TooLong),
+                ..
+            }) => false,
             End::To(to) => watched || watch.ports.has(to.port),
             End::Flooded(all) => watched || all.iter().any(|to| watch.ports.has(to.port)),
         }
