@@ -15,6 +15,7 @@ pub mod fuzz;
 pub mod info;
 pub mod ports;
 pub mod resolvers;
-pub mod socket_mode;
 pub mod stats;
 pub mod worker;
+
+pub use vmlan_uplink::socket_mode;

@@ -26,6 +26,7 @@ mod changes;
 mod entry;
 mod fdb;
 #[cfg(any(test, feature = "fuzz"))]
+#[path = "ports/tests/given.rs"]
 pub(crate) mod given;
 mod held_json;
 mod held_tap;

@@ -23,6 +23,7 @@ mod link;
 pub mod packet;
 pub mod pcap;
 pub mod sflow;
+pub mod socket_mode;
 pub mod stream;
 #[allow(unsafe_code)]
 mod sys;

@@ -6,7 +6,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
-pub use vmlan_uplink::refuse_descriptors;
+pub use crate::refuse_descriptors;
 
 /// Sets the permission bits of the socket at `path`.
 ///
