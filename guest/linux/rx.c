@@ -160,6 +160,12 @@ static void vn_rx_deliver(struct vn_nic *nic, const struct vn_received *got)
 	struct sk_buff *skb = rx->skb;
 
 	rx->skb = NULL;
+	/* A first buffer may have less than a header, and the frame may be trimmed to less. */
+	if (unlikely(!pskb_may_pull(skb, ETH_HLEN))) {
+		rx->errors++;
+		dev_kfree_skb_any(skb);
+		return;
+	}
 	u64_stats_update_begin(&rx->sync);
 	rx->packets++;
 	rx->bytes += skb->len;
