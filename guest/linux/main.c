@@ -304,35 +304,44 @@ out:
 	rtnl_unlock();
 }
 
+static void vn_free_irq(struct vn_nic *nic)
+{
+	if (nic->irq)
+		free_irq(nic->irq, nic);
+	nic->irq = 0;
+}
+
 int vn_open(struct net_device *dev)
 {
 	struct vn_nic *nic = netdev_priv(dev);
-	int error;
+	int error, irq = pci_irq_vector(nic->pdev, 0);
 
 	nic->resets = 0;
 	clear_bit(VN_DEAD, &nic->state);
 	clear_bit(VN_BROKEN, &nic->state);
 	clear_bit(VN_CSB_SILENT, &nic->state);
-	nic->irq = pci_irq_vector(nic->pdev, 0);
-	error = request_irq(nic->irq, nic->msi ? vn_message : vn_interrupt,
+	error = request_irq(irq, nic->msi ? vn_message : vn_interrupt,
 			    nic->msi ? 0 : IRQF_SHARED, dev->name, nic);
 	if (error)
 		return error;
+	nic->irq = irq;
 	error = vn_up(nic);
 	if (error) {
 		netdev_err(dev, "the device does not start (%d)\n", error);
-		free_irq(nic->irq, nic);
+		vn_free_irq(nic);
 	}
 	return error;
 }
 
+/* Also of a device that is down already: dead, suspended, or not opened again by the self-test. */
 int vn_close(struct net_device *dev)
 {
 	struct vn_nic *nic = netdev_priv(dev);
 
-	if (!test_and_clear_bit(VN_DEAD, &nic->state))
+	if (test_bit(VN_UP, &nic->state))
 		vn_down(nic);
-	free_irq(nic->irq, nic);
+	clear_bit(VN_DEAD, &nic->state);
+	vn_free_irq(nic);
 	return 0;
 }
 
@@ -580,7 +589,7 @@ static int vn_resume(struct device *device)
 	int error = 0;
 
 	rtnl_lock();
-	if (netif_running(nic->dev) && !test_bit(VN_DEAD, &nic->state))
+	if (netif_running(nic->dev) && nic->irq && !test_bit(VN_DEAD, &nic->state))
 		error = vn_up(nic);
 	if (error)
 		set_bit(VN_DEAD, &nic->state);

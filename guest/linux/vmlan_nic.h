@@ -161,6 +161,7 @@ struct vn_nic {
 	/* Bits of enum vn_flag. */
 	unsigned long flags;
 	bool msi;
+	/* The one that is held; 0: none. */
 	int irq;
 	/* An interrupt masked all causes (INTx), or has to be acknowledged (MSI). */
 	bool called;
