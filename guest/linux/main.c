@@ -184,15 +184,21 @@ static void vn_tx_timeout(struct net_device *dev, unsigned int queue)
 /* The stack asks after a queue that it has stopped; the others are looked at here. */
 static void vn_watch_frames(struct vn_nic *nic)
 {
-	u16 clean = READ_ONCE(nic->tx.clean);
+	struct vn_tx *tx = &nic->tx;
+	bool late = false;
 
-	if (clean == READ_ONCE(nic->tx.tail) || clean != nic->watched)
+	/* A tail that is written after a newer one would have what lies behind it sent again. */
+	__netif_tx_lock_bh(vn_queue(nic));
+	if (tx->clean == tx->tail || tx->reaped != nic->watched)
 		nic->stuck = 0;
 	else if (++nic->stuck == VN_PATIENCE)
-		vn_tx_timeout(nic->dev, 0);
+		late = true;
 	else
 		nic->chip->ring_tx(nic);
-	nic->watched = clean;
+	nic->watched = tx->reaped;
+	__netif_tx_unlock_bh(vn_queue(nic));
+	if (late)
+		vn_tx_timeout(nic->dev, 0);
 }
 
 static void vn_watch(struct work_struct *work)

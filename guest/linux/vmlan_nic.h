@@ -176,8 +176,8 @@ struct vn_nic {
 	u32 moderation_us;
 	u16 ring_size;
 	struct delayed_work watch;
-	/* The oldest frame under way at the last look, and for how many looks. */
-	u16 watched;
+	/* tx.reaped at the last look, and for how many looks frames are under way without more. */
+	u32 watched;
 	u16 stuck;
 	struct work_struct reset;
 	unsigned long last_reset;
