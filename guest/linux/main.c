@@ -47,7 +47,8 @@ static enum hrtimer_restart vn_timer(struct hrtimer *timer)
 /* NAPI is to look again within so long. */
 void vn_timer_within(struct vn_nic *nic, u32 us)
 {
-	if (!hrtimer_active(&nic->timer) ||
+	/* While vn_timer still runs, the timer is active, but does not come again by itself. */
+	if (!hrtimer_is_queued(&nic->timer) ||
 	    ktime_to_us(hrtimer_get_remaining(&nic->timer)) > us)
 		hrtimer_start(&nic->timer, ns_to_ktime((u64)us * NSEC_PER_USEC), HRTIMER_MODE_REL);
 }
