@@ -11,6 +11,11 @@
 #error "vmlan_nic needs Linux 6.1 or later"
 #endif
 
+/* Half a word of a descriptor would be seen by the device, or seen of it. */
+#ifndef CONFIG_64BIT
+#error "vmlan_nic needs a 64-bit kernel: words of descriptors are read and written at once"
+#endif
+
 #ifndef PCI_IRQ_INTX
 #define PCI_IRQ_INTX PCI_IRQ_LEGACY
 #endif
