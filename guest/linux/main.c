@@ -150,9 +150,10 @@ static int vn_poll(struct napi_struct *napi, int budget)
 			napi_complete(napi);
 		return 0;
 	}
-	if (nic->csb.on)
+	/* Netpoll looks after sent frames only; nobody would state the other wish again. */
+	if (nic->csb.on && budget)
 		csb_unwant_received(&nic->csb);
-	vn_tx_poll(nic);
+	vn_tx_poll(nic, budget);
 	if (!budget)
 		return 0;
 	frames = vn_rx_poll(nic, budget);

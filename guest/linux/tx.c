@@ -256,14 +256,17 @@ static void vn_tx_arrange(struct vn_nic *nic, int budget)
 		vn_timer_within(nic, vn_reap_us);
 }
 
-/* NAPI's part. */
-void vn_tx_poll(struct vn_nic *nic)
+/* NAPI's part; without a budget netpoll's, which may have interrupted a sender on this CPU. */
+void vn_tx_poll(struct vn_nic *nic, int budget)
 {
 	struct netdev_queue *queue = vn_queue(nic);
 	struct vn_tx *tx = &nic->tx;
 
-	__netif_tx_lock(queue, smp_processor_id());
-	if (vn_tx_reap(nic, 1) && vn_has(nic, VN_SEND_COMBINING)) {
+	if (budget)
+		__netif_tx_lock(queue, smp_processor_id());
+	else if (!__netif_tx_trylock(queue))
+		return;
+	if (vn_tx_reap(nic, budget) && vn_has(nic, VN_SEND_COMBINING)) {
 		vn_tx_combine_done(nic);
 	} else if (tx->defers && ktime_compare(ktime_get(), tx->deadline) >= 0) {
 		tx->overdue++;
@@ -271,7 +274,7 @@ void vn_tx_poll(struct vn_nic *nic)
 	} else if (tx->defers) {
 		vn_timer_within(nic, vn_sc_us);
 	}
-	vn_tx_arrange(nic, 1);
+	vn_tx_arrange(nic, budget);
 	__netif_tx_unlock(queue);
 }
 

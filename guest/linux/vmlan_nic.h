@@ -315,7 +315,7 @@ int vn_tx_init(struct vn_nic *nic);
 void vn_tx_free_ring(struct vn_nic *nic);
 netdev_tx_t vn_xmit(struct sk_buff *skb, struct net_device *dev);
 void vn_tx_tell(struct vn_nic *nic);
-void vn_tx_poll(struct vn_nic *nic);
+void vn_tx_poll(struct vn_nic *nic, int budget);
 netdev_features_t vn_features_check(struct sk_buff *skb, struct net_device *dev,
 				    netdev_features_t features);
 
