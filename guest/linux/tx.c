@@ -348,6 +348,21 @@ static bool vn_tx_describe(struct vn_nic *nic, struct sk_buff *skb, struct vn_de
 	return true;
 }
 
+/*
+ * A part of a frame could not be mapped. Descriptors of the others may be the device's by what they
+ * say, and would follow the next frame's.
+ */
+static void vn_tx_undo(struct vn_nic *nic, u16 begin, u16 end)
+{
+	struct vn_tx *tx = &nic->tx;
+
+	for (; begin != end; begin = vn_after(begin, tx->size)) {
+		memset(tx->ring + begin * 16, 0, 16);
+		vn_tx_unmap(nic, &tx->buffers[begin]);
+	}
+	tx->context = 0;
+}
+
 static u32 vn_tx_needed(const struct sk_buff *skb)
 {
 	u32 part, count = 1 + DIV_ROUND_UP(skb_headlen(skb), VN_TX_PIECE);
@@ -426,9 +441,7 @@ netdev_tx_t vn_xmit(struct sk_buff *skb, struct net_device *dev)
 	if (extra)
 		end = vn_after(end, tx->size);
 	if (!vn_tx_describe(nic, skb, &how, &end)) {
-		for (; begin != end; begin = vn_after(begin, tx->size))
-			vn_tx_unmap(nic, &tx->buffers[begin]);
-		tx->context = 0;
+		vn_tx_undo(nic, begin, end);
 		return vn_tx_drop(nic, skb);
 	}
 	vn_tx_sent(nic, skb, begin, end);
