@@ -9,6 +9,13 @@ static bool vn_is_worth_a_look(const struct vn_tx *tx)
 	return vn_tx_free(tx) < tx->size - tx->size / 8;
 }
 
+/* A stopped queue goes on with so many free descriptors; no small ring has many more. */
+static u16 vn_tx_ample(const struct vn_tx *tx)
+{
+	static_assert(VN_TX_MOST < VN_RING_LEAST - 1);
+	return min_t(u16, 2 * VN_TX_MOST, tx->size - 1);
+}
+
 int vn_tx_init(struct vn_nic *nic)
 {
 	struct vn_tx *tx = &nic->tx;
@@ -203,7 +210,7 @@ static unsigned int vn_tx_reap(struct vn_nic *nic, int budget)
 	if (!frames)
 		return 0;
 	netdev_tx_completed_queue(vn_queue(nic), frames, bytes);
-	if (netif_tx_queue_stopped(vn_queue(nic)) && vn_tx_free(tx) >= 2 * VN_TX_MOST &&
+	if (netif_tx_queue_stopped(vn_queue(nic)) && vn_tx_free(tx) >= vn_tx_ample(tx) &&
 	    test_bit(VN_UP, &nic->state))
 		netif_tx_wake_queue(vn_queue(nic));
 	return frames;
