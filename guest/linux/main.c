@@ -572,6 +572,8 @@ static void vn_remove(struct pci_dev *pdev)
 	struct vn_nic *nic = pci_get_drvdata(pdev);
 
 	unregister_netdev(nic->dev);
+	/* A shared interrupt may have asked for it after vn_down. */
+	cancel_delayed_work_sync(&nic->watch);
 	cancel_work_sync(&nic->reset);
 	nic->chip->place_csb(nic, 0);
 	nic->chip->reset(nic);
