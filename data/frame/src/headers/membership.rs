@@ -17,7 +17,7 @@ pub enum Membership<'h> {
     Query(Duration),
     /// Changes, one for each record that can be read.
     Report(Records<'h>),
-    /// IGMP, or a fragment of ICMPv6, that is not understood: anybody's guess.
+    /// What is or could be such a message, and is not understood: anybody's guess.
     Unclear,
 }
 
@@ -74,10 +74,21 @@ impl Headers {
         match (self.network, protocol) {
             (Network::Ipv4, IGMP) => Some(message().and_then(igmp).unwrap_or(Membership::Unclear)),
             (Network::Ipv6, ICMPV6) if self.fragment => Some(Membership::Unclear),
+            (Network::Ipv6, _) if self.fragment && self.is_hidden() => Some(Membership::Unclear),
             // RFC 3810 section 5: whatever came through a router is none.
-            (Network::Ipv6, ICMPV6) if head.get(self.l3 + 7) == Some(&1) => mld(message()?),
+            (Network::Ipv6, ICMPV6) if head.get(self.l3 + 7) == Some(&1) => {
+                message().map_or(Some(Membership::Unclear), mld)
+            }
+            // No protocol was reached: whoever receives it looks further than the snapshot.
+            (Network::Ipv6, 0) if head.get(self.l3 + 7) == Some(&1) => Some(Membership::Unclear),
             _ => None,
         }
+    }
+
+    /// A first fragment that does not show its protocol: the header is behind the snapshot, or in
+    /// another fragment, and what was taken for it is padding.
+    fn is_hidden(&self) -> bool {
+        !self.later && (self.l4 == 0 || self.l4 > self.l3 + self.ip_len)
     }
 }
 
@@ -111,9 +122,11 @@ fn igmp(message: &[u8]) -> Option<Membership<'_>> {
 
 /// RFC 2710 section 3, RFC 3810 section 5. `None` for other messages of ICMPv6.
 fn mld(message: &[u8]) -> Option<Membership<'_>> {
-    match message.first()? {
+    let Some(kind) = message.first() else { return Some(Membership::Unclear) };
+    match kind {
         130 => {
-            let code = be16(message, 4)?;
+            // Whoever receives it reads what is behind the snapshot.
+            let Some(code) = be16(message, 4) else { return Some(Membership::Unclear) };
             // RFC 3810 section 5.1.3: from 32,768 on a floating-point number of milliseconds.
             let (exponent, mantissa) = (code >> 12 & 7, u64::from(code & 0xfff | 0x1000));
             let ms = if code < 0x8000 { code.into() } else { mantissa << (exponent + 3) };

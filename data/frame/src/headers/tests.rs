@@ -304,3 +304,43 @@ fn membership_that_is_cut_short_is_unclear_or_something_else() {
     let tenths = core::time::Duration::from_millis(100 * (0x1a << 4));
     assert_eq!(parse(&query).membership(&query), Some(Membership::Query(tenths)));
 }
+
+/// Hop-by-hop or destination options of `size` bytes, then `next`.
+fn padded(next: u8, size: usize) -> Vec<u8> {
+    let mut options = vec![0; size];
+    options[..2].copy_from_slice(&[next, u8::try_from(size / 8 - 1).unwrap()]);
+    options
+}
+
+/// A query of MLD that headers push towards the end of the snapshot, beyond it, or into another
+/// fragment: whoever receives it hears it all the same.
+#[test]
+fn a_query_of_mld_is_not_hidden_by_what_stands_before_it() {
+    let query = [&[130, 0, 0, 0, 0x27, 0x10, 0, 0][..], &[0; 16]].concat();
+    let of = |first: u8, payload: &[u8], hops: u8| {
+        let mut frame = v6(&[], first, payload);
+        frame[21] = hops;
+        let snapshot = &frame[..frame.len().min(HEAD)];
+        let h = Headers::parse(snapshot, frame.len());
+        h.membership(snapshot).map(|said| matches!(said, Membership::Unclear))
+    };
+    for size in (8..=256).step_by(8) {
+        let hidden = [&padded(ICMPV6, size)[..], &query].concat();
+        assert_eq!(of(0, &hidden, 1), Some(size > 64), "{size}");
+        assert_eq!(of(0, &hidden, 64), None, "{size}: from beyond a router");
+        let behind = [&padded(60, size)[..], &padded(ICMPV6, 8), &query].concat();
+        assert_eq!(of(0, &behind, 1), Some(size > 56), "{size}");
+        let first = [&[60, 0, 0, 1, 0, 0, 0, 1][..], &padded(ICMPV6, size), &query].concat();
+        assert_eq!(of(44, &first, 64), Some(true), "{size}: fragments are anybody's guess");
+        let later = [&[60, 0, 5, 1, 0, 0, 0, 1][..], &padded(ICMPV6, size), &query].concat();
+        assert_eq!(of(44, &later, 1), None, "{size}: nothing without the first one");
+    }
+    // The first fragment has half of the options; padding behind it pretends to be the rest.
+    let half = [&[60, 0, 0, 1, 0, 0, 0, 1][..], &[60, 1, 1, 4, 0, 0, 0, 0]].concat();
+    let mut frame = v6(&[], 44, &half);
+    frame.extend([&[0; 8][..], &[UDP, 0, 1, 4, 0, 0, 0, 0], &[0, 1, 0, 1, 0, 8, 0, 0]].concat());
+    assert_eq!(parse(&frame).membership(&frame), Some(Membership::Unclear));
+    assert_eq!(of(0, &[&padded(UDP, 8)[..], &[0, 1, 0, 1, 0, 8, 0, 0]].concat(), 1), None);
+    assert_eq!(of(UDP, &[0, 1, 0, 1, 0, 8, 0, 0], 1), None);
+    assert_eq!(of(ICMPV6, &[135, 0, 0, 0, 0, 0, 0, 0], 1), None, "another message");
+}

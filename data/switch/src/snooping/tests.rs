@@ -204,6 +204,16 @@ fn a_host_is_no_querier() {
     short.truncate(35);
     assert_eq!(from(&short), Err(Reason::MulticastGuard));
     assert_eq!(from(&v4(G, 17, &[0; 8])).map(|c| matches!(c, Cast::Members(_))), Ok(true));
+    // Options that push the query to the end of what is looked at, and beyond it.
+    let query = [&[130, 0, 0, 0, 0x27, 0x10, 0, 0][..], &[0; 16]].concat();
+    for size in (8..=512).step_by(8) {
+        let mut far = mld([0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1], &query);
+        far.splice(62..62, vec![0; size - 8]);
+        far[55] = u8::try_from(size / 8 - 1).unwrap();
+        let length = u16::try_from(far.len() - 54).unwrap().to_be_bytes();
+        far[18..20].copy_from_slice(&length);
+        assert_eq!(from(&far), Err(Reason::MulticastGuard), "{size}");
+    }
 }
 
 #[test]
