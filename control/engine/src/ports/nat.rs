@@ -3,6 +3,7 @@
 //! The gateway is a guest like any other: it may be killed, and may be taken over by what it
 //! parses. What must outlive it, leases and what it is to do, is here.
 
+mod heard;
 mod kept;
 mod link;
 mod setup;
@@ -20,6 +21,7 @@ use vmlan_config::gateway::{
 use vmlan_frame::{Changed, error_chain};
 
 use super::open::Holding;
+use heard::Doubts;
 use kept::KeptLeases;
 use link::Link;
 pub(super) use setup::{Wanted, now};
@@ -46,6 +48,7 @@ pub(super) struct Nat {
     counters: GatewayCounters,
     forwards: Vec<(String, Option<String>)>,
     is_ready: bool,
+    doubts: Doubts,
 }
 
 impl Nat {
@@ -82,7 +85,7 @@ impl Nat {
         let setup = setup::of(name, &path, wanted);
         let mut leases = BTreeMap::new();
         for lease in holding.found.remove(&kept::name(name.as_str())).map_or(vec![], kept::read) {
-            remember(&setup, &mut leases, lease);
+            let _ = remember(&setup, &mut leases, lease);
         }
         let known = leases.values().cloned().collect();
         let link = Link::start(name, setup.clone(), known, host.news.clone())
@@ -97,6 +100,7 @@ impl Nat {
             counters: GatewayCounters::default(),
             forwards: Vec::new(),
             is_ready: false,
+            doubts: Doubts::new(),
         })
     }
 
@@ -126,9 +130,10 @@ impl Nat {
                     let port = whose(&mac);
                     self.link.tell(&ToGateway::Whose { mac, port });
                 }
-                FromGateway::Lease(lease) => {
-                    changed |= remember(&self.setup, &mut self.leases, lease);
-                }
+                FromGateway::Lease(lease) => match remember(&self.setup, &mut self.leases, lease) {
+                    Ok(is_new) => changed |= is_new,
+                    Err(strange) => self.doubts.say(name, strange),
+                },
                 FromGateway::Released(ip) => changed |= self.leases.remove(&ip).is_some(),
                 FromGateway::Counters(counters) => self.counters = counters,
                 FromGateway::Forwards(list) => self.say_forwards(name, list),
@@ -246,7 +251,17 @@ impl Nat {
 }
 
 /// False: it is none of this LAN's. A NIC has one address of IPv4, and several of IPv6.
-fn remember(setup: &Setup, leases: &mut BTreeMap<IpAddr, Lease>, lease: Lease) -> bool {
+///
+/// # Errors
+/// It is no lease at all.
+fn remember(
+    setup: &Setup,
+    leases: &mut BTreeMap<IpAddr, Lease>,
+    lease: Lease,
+) -> Result<bool, &'static str> {
+    if !heard::is_sound(&lease) {
+        return Err("a lease whose NIC, port or host name is none");
+    }
     let full = leases.len() >= LEASES && !leases.contains_key(&lease.ip);
     let ours = match lease.ip {
         IpAddr::V4(ip) => setup.network.is_for_hosts(ip),
@@ -256,14 +271,14 @@ fn remember(setup: &Setup, leases: &mut BTreeMap<IpAddr, Lease>, lease: Lease) -
         }
     };
     if full || !ours {
-        return false;
+        return Ok(false);
     }
     if lease.ip.is_ipv4() {
         let other = |ip: &IpAddr, old: &Lease| ip.is_ipv4() && old.mac == lease.mac;
         leases.retain(|ip, old| *ip == lease.ip || !other(ip, old));
     }
     leases.insert(lease.ip, lease);
-    true
+    Ok(true)
 }
 
 /// The socket between switch and gateway: a name that no other switch has.

@@ -21,8 +21,8 @@ const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_
 const LIVED: Duration = Duration::from_secs(10);
 /// Messages that wait for the control thread; then the gateway waits.
 const WAITING: usize = 1024;
-/// Leases told at once: far less than a message carries.
-const LEASES: usize = 256;
+/// Leases told at once: far less than a message carries, however long their texts.
+pub(super) const LEASES: usize = 256;
 
 struct State {
     setup: Setup,

@@ -1,0 +1,112 @@
+//! What a gateway says is believed as far as it may be: whoever has taken it over says it, too.
+
+use std::time::Instant;
+
+use vmlan_config::address::PortName;
+use vmlan_config::gateway::Lease;
+use vmlan_frame::{LogLimit, Mac};
+
+/// What of it was dropped, in the log; no flood of lines.
+pub(super) struct Doubts {
+    limit: LogLimit,
+    since: Instant,
+}
+
+impl Doubts {
+    /// No line yet.
+    pub(super) fn new() -> Self {
+        Self { limit: LogLimit::default(), since: Instant::now() }
+    }
+
+    /// `what` was dropped.
+    pub(super) fn say(&mut self, name: &PortName, what: &str) {
+        match self.limit.allow(self.since.elapsed()) {
+            None => {}
+            Some(0) => log::warn!("port {name}: the gateway has told {what}: dropped"),
+            Some(n) => {
+                log::warn!("port {name}: the gateway has told {what}: dropped (as {n} before)");
+            }
+        }
+    }
+}
+
+/// True if its texts are what they are to be. They are shown, and told to the next gateway: this
+/// bounds their length as well.
+pub(super) fn is_sound(lease: &Lease) -> bool {
+    // As the switch writes it: there is one text for each.
+    let mac = lease.mac.parse().is_ok_and(|mac: Mac| mac.to_string() == lease.mac);
+    let port = lease.port.parse::<PortName>().is_ok();
+    mac && port && lease.hostname.as_deref().is_none_or(is_host_name)
+}
+
+/// As gateways take them from guests.
+fn is_host_name(text: &str) -> bool {
+    let good = |b: u8| b.is_ascii_alphanumeric() || b"-._".contains(&b);
+    (1..=63).contains(&text.len()) && text.bytes().all(good)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use vmlan_config::gateway::{MAX_MESSAGE, Setup, ToGateway};
+
+    use super::super::{link, remember};
+    use super::*;
+
+    fn lease() -> Lease {
+        Lease {
+            ip: [10, 77, 0, 20].into(),
+            mac: "52:54:00:00:00:01".into(),
+            port: "vm1".into(),
+            hostname: Some("guest-1.a_b".into()),
+            expires: 1 << 40,
+        }
+    }
+
+    #[test]
+    fn a_lease_is_of_a_nic_at_a_port() {
+        let taken = |lease| remember(&Setup::default(), &mut BTreeMap::new(), lease);
+        assert_eq!(taken(lease()), Ok(true));
+        assert_eq!(taken(Lease { hostname: None, ..lease() }), Ok(true));
+        assert_eq!(taken(Lease { ip: [10, 78, 0, 1].into(), ..lease() }), Ok(false));
+        let long = "x".repeat(100_000);
+        for mac in ["", "52:54:00:00:00", "52:54:00:00:00:+1", "52-54-00-00-00-01", &long] {
+            assert!(taken(Lease { mac: mac.into(), ..lease() }).is_err(), "{mac:.20}");
+        }
+        for port in ["", "vm 1", "vm\n1", "-vm", &long] {
+            assert!(taken(Lease { port: port.into(), ..lease() }).is_err(), "{port:.20}");
+        }
+        for host in ["", "a b", "a\"", "\u{1b}[0m", "ä", &"x".repeat(64), &long] {
+            let hostname = Some(host.to_owned());
+            assert!(taken(Lease { hostname, ..lease() }).is_err(), "{host:.20}");
+        }
+    }
+
+    #[test]
+    fn the_longest_leases_fit_into_what_tells_them_to_the_next_gateway() {
+        let mut leases = BTreeMap::new();
+        let setup = Setup::default();
+        for n in 0..1024u16 {
+            let longest = Lease {
+                ip: format!("fd00:77::{:x}:1234:1234:{:x}", n | 0x8000, n | 0x8000)
+                    .parse()
+                    .unwrap(),
+                port: "p".repeat(32),
+                hostname: Some("h".repeat(63)),
+                expires: u64::MAX,
+                ..lease()
+            };
+            let forged = Lease { hostname: Some("h".repeat(2_000)), ..longest.clone() };
+            for lease in [longest, forged] {
+                let _ = remember(&setup, &mut leases, lease);
+            }
+        }
+        assert!(leases.len() > link::LEASES);
+        let leases: Vec<_> = leases.into_values().collect();
+        for some in leases.chunks(link::LEASES) {
+            let message = serde_json::to_vec(&ToGateway::Leases(some.to_vec())).unwrap();
+            assert!(message.len() <= MAX_MESSAGE, "{} bytes", message.len());
+        }
+    }
+}
