@@ -135,7 +135,13 @@ impl Nat {
                     Err(strange) => self.doubts.say(name, strange),
                 },
                 FromGateway::Released(ip) => changed |= self.leases.remove(&ip).is_some(),
-                FromGateway::Counters(counters) => self.counters = counters,
+                FromGateway::Counters(counters) => {
+                    let (counters, all) = heard::counters(counters);
+                    self.counters = counters;
+                    if !all {
+                        self.doubts.say(name, "counters that have no names, or too many");
+                    }
+                }
                 FromGateway::Forwards(list) => self.say_forwards(name, list),
                 FromGateway::Log { warn: true, text } => log::warn!("port {name}: {text}"),
                 FromGateway::Log { text, .. } => log::info!("port {name}: {text}"),

@@ -1,10 +1,14 @@
 //! What a gateway says is believed as far as it may be: whoever has taken it over says it, too.
 
+use std::collections::BTreeMap;
 use std::time::Instant;
 
 use vmlan_config::address::PortName;
-use vmlan_config::gateway::Lease;
+use vmlan_config::gateway::{GatewayCounters, Lease};
 use vmlan_frame::{LogLimit, Mac};
+
+/// Counters of a sort that are kept: no gateway has half as many.
+const COUNTERS: usize = 64;
 
 /// What of it was dropped, in the log; no flood of lines.
 pub(super) struct Doubts {
@@ -45,10 +49,32 @@ fn is_host_name(text: &str) -> bool {
     (1..=63).contains(&text.len()) && text.bytes().all(good)
 }
 
+/// Those that may be kept: their names become labels of metrics. False if there were others.
+pub(super) fn counters(all: GatewayCounters) -> (GatewayCounters, bool) {
+    let mut were_all = true;
+    let mut kept = |map: BTreeMap<String, u64>| -> BTreeMap<String, u64> {
+        let count = map.len();
+        let kept: BTreeMap<_, _> =
+            map.into_iter().filter(|(name, _)| is_plain(name)).take(COUNTERS).collect();
+        were_all &= kept.len() == count;
+        kept
+    };
+    let counters = GatewayCounters {
+        flows: kept(all.flows),
+        opened: kept(all.opened),
+        refused: kept(all.refused),
+        answered: kept(all.answered),
+    };
+    (counters, were_all)
+}
+
+fn is_plain(name: &str) -> bool {
+    let good = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+    (1..=32).contains(&name.len()) && name.bytes().all(good)
+}
+
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use vmlan_config::gateway::{MAX_MESSAGE, Setup, ToGateway};
 
     use super::super::{link, remember};
@@ -108,5 +134,27 @@ mod tests {
             let message = serde_json::to_vec(&ToGateway::Leases(some.to_vec())).unwrap();
             assert!(message.len() <= MAX_MESSAGE, "{} bytes", message.len());
         }
+    }
+    #[test]
+    fn counters_are_few_and_have_plain_names() {
+        let of = |names: &[&str]| GatewayCounters {
+            refused: names.iter().map(|name| ((*name).to_owned(), 1)).collect(),
+            ..GatewayCounters::default()
+        };
+        let good = ["no-ping-permission", "tcp6", &"x".repeat(32)];
+        assert_eq!(counters(of(&good)), (of(&good), true));
+        for bad in ["", "a\"} 1\nvmlan_forged{b=\"", "a\\", "A", "ä", "a b", &"x".repeat(33)] {
+            assert_eq!(counters(of(&[&good[..], &[bad]].concat())), (of(&good), false), "{bad}");
+        }
+        let many: BTreeMap<_, _> = (0..10_000).map(|n| (format!("n{n}"), 1)).collect();
+        let all = GatewayCounters {
+            flows: many.clone(),
+            opened: many.clone(),
+            refused: many.clone(),
+            answered: many,
+        };
+        let (kept, were_all) = counters(all);
+        let sizes = [kept.flows, kept.opened, kept.refused, kept.answered].map(|map| map.len());
+        assert_eq!((sizes, were_all), ([64; 4], false));
     }
 }
