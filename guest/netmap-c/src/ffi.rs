@@ -261,20 +261,21 @@ fn told(found: Found) -> i16 {
     events
 }
 
-fn poll(fds: &mut [libc::pollfd], timeout: c_int) -> io::Result<c_int> {
+/// poll(2), with ports.
+pub(crate) fn poll(fds: &mut [libc::pollfd], timeout: c_int) -> io::Result<c_int> {
     let ports: Vec<_> = fds.iter().map(|fd| table::find(fd.fd)).collect();
     if ports.iter().all(Option::is_none) {
         return system_poll(fds, timeout);
     }
     let limit = u64::try_from(timeout).ok().map(Duration::from_millis);
-    let (start, mut vain) = (Instant::now(), 0);
+    let (start, mut vain, mut others) = (Instant::now(), 0, false);
     loop {
         let left = limit.map(|limit| limit.saturating_sub(start.elapsed()));
-        let mut found = look(fds, &ports);
-        if !found.iter().any(|found| found.any()) && left != Some(Duration::ZERO) {
+        let (mut found, over) = (look(fds, &ports), left == Some(Duration::ZERO));
+        if !others && !over && !found.iter().any(|found| found.any()) {
             let (sleeps, gone) = arm(fds, &ports);
             if sleeps {
-                sleep(fds, &ports, left)?;
+                others = sleep(fds, &ports, left)?;
                 continue;
             }
             for (found, gone) in found.iter_mut().zip(gone) {
@@ -293,7 +294,12 @@ fn poll(fds: &mut [libc::pollfd], timeout: c_int) -> io::Result<c_int> {
                 }
             }
         }
-        return finish(fds, &ports, &found);
+        let ready = finish(fds, &ports, &found)?;
+        if ready > 0 || over {
+            return Ok(ready);
+        }
+        // Another thread has taken what was there.
+        others = false;
     }
 }
 
@@ -331,15 +337,16 @@ fn others_ready(fds: &[libc::pollfd], ports: &Ports) -> io::Result<bool> {
     Ok(system_poll(&mut others_only(fds, ports), 0)? > 0)
 }
 
-/// Sleeps on all, for ports on what they watch.
-fn sleep(fds: &[libc::pollfd], ports: &Ports, left: Option<Duration>) -> io::Result<()> {
+/// Sleeps on all, for ports on what they watch. Have others than ports ended the sleep?
+fn sleep(fds: &[libc::pollfd], ports: &Ports, left: Option<Duration>) -> io::Result<bool> {
     let mut all = others_only(fds, ports);
     for (fd, port) in fds.iter().zip(ports) {
         let watched = port.as_ref().map(|port| port.watched(want(fd))).unwrap_or_default();
         let watched = watched.into_iter();
         all.extend(watched.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 }));
     }
-    sleep_on(&mut all, left)
+    sleep_on(&mut all, left)?;
+    Ok(all[..fds.len()].iter().any(|fd| fd.revents != 0))
 }
 
 fn sleep_on(fds: &mut [libc::pollfd], left: Option<Duration>) -> io::Result<()> {

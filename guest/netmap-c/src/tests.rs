@@ -1,10 +1,19 @@
-//! The region's account of buffers and blocks. Whole programs in C are in tests/tests/netmap_c.rs.
+//! The region's account of buffers and blocks, and sleeps. Whole programs in C are in
+//! tests/tests/netmap_c.rs.
 
-use std::sync::Mutex;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::Duration;
 
 use super::pipe::Pipe;
 use super::region::{BUFFERS, FIRST, is_buffer, region};
 use super::ring::{CHANGED, Ring, Slot};
+use super::table::{self, Request};
+use super::{ffi, name};
+use vmlan_transport::sys::EventFd;
+
+/// Ends what hangs; nothing else is measured by it.
+const HANG: Duration = Duration::from_secs(60);
 
 /// Tests share the process's one region, and take from it one at a time.
 static TURN: Mutex<()> = Mutex::new(());
@@ -82,4 +91,38 @@ fn what_is_given_back_twice_or_was_nobodys_counts_once() {
     assert_eq!(region.take_block(3000), Some(blocks[0]), "neighbours are one again");
     assert!(region.take_block(64 << 20).is_none());
     region.give_block(blocks[0], 3000);
+}
+
+/// One end of a pipe, whose other end is silent.
+fn silent(port: &str) -> RawFd {
+    let (mode, slots) = (name::ALL_NIC, [0, 0]);
+    let request = Request { port, mode, ring: 0, mem_id: 0, flags: 0, slots, extra: 0 };
+    table::open(&request).unwrap().fd()
+}
+
+/// Whatever timeout, even none: a port that stays silent does not keep the others' news.
+#[test]
+fn another_descriptor_ends_a_sleep_on_a_silent_port() {
+    let _turn = TURN.lock().unwrap();
+    let port = silent("others{1");
+    for (timeout, early) in [(-1, true), (-1, false), (i32::MAX, true), (i32::MAX, false)] {
+        let other = Arc::new(EventFd::new().unwrap());
+        if early {
+            other.signal();
+        }
+        let (told, heard) = mpsc::channel();
+        let watched = Arc::clone(&other);
+        std::thread::spawn(move || {
+            let fds = [port, watched.as_fd().as_raw_fd()];
+            let mut fds = fds.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: -1 });
+            let ready = ffi::poll(&mut fds, timeout).unwrap();
+            told.send((ready, fds.map(|fd| fd.revents))).unwrap();
+        });
+        if !early {
+            other.signal();
+        }
+        let answer = heard.recv_timeout(HANG);
+        assert_eq!(answer, Ok((1, [0, libc::POLLIN])), "timeout {timeout}, early {early}");
+    }
+    assert!(table::close(port));
 }
