@@ -11,6 +11,8 @@ use super::interface::Shown;
 use super::nic_port::NicPort;
 use super::region::Region;
 use super::ring::Ring;
+use vmlan_driver::nic::Nic;
+use vmlan_tools::AnyNic;
 use vmlan_tools::netmap::{Interest, NetmapError};
 
 /// Rings that a descriptor is bound to, transmit and receive: those of the NIC have its lanes'
@@ -22,16 +24,19 @@ pub(crate) struct Bounds {
 }
 
 /// See above.
-pub(crate) struct Adapter {
-    pub(crate) nic: NicPort,
+pub(crate) struct Adapter<N: Nic = AnyNic> {
+    pub(crate) nic: NicPort<N>,
     host: Option<Host>,
     /// The NIC's address, if it has one.
     mac: Option<[u8; 6]>,
+    /// Descriptors that sleep, or are about to, and what for. The NIC knows one wish only: the last
+    /// one that is stated.
+    sleepers: Vec<(Bounds, Interest)>,
 }
 
-impl Adapter {
-    pub(crate) fn new(nic: NicPort, mac: Option<[u8; 6]>) -> Self {
-        Self { nic, host: None, mac }
+impl<N: Nic> Adapter<N> {
+    pub(crate) fn new(nic: NicPort<N>, mac: Option<[u8; 6]>) -> Self {
+        Self { nic, host: None, mac, sleepers: Vec::new() }
     }
 
     pub(crate) fn lanes(&self) -> usize {
@@ -128,16 +133,19 @@ impl Adapter {
     }
 
     /// Has a ring something beyond `cur`?
-    pub(crate) fn ready(&mut self, bounds: &Bounds) -> Interest {
+    pub(crate) fn ready(&self, bounds: &Bounds) -> Interest {
         let nic = |rings: &[Ring], bound: Range<usize>| rings[bound].iter().any(Ring::is_ready);
         let nic_tx = nic(&self.nic.tx, self.lanes_of(&bounds.tx));
         let nic_rx = nic(&self.nic.rx, self.lanes_of(&bounds.rx));
-        let tx = self.host_of(&bounds.tx).is_some_and(|host| host.tx.is_ready());
-        let rx = self.host_of(&bounds.rx).is_some_and(|host| host.rx.is_ready());
+        let host =
+            |rings: &Range<usize>| self.host.as_ref().filter(|_| rings.contains(&self.lanes()));
+        let tx = host(&bounds.tx).is_some_and(|host| host.tx.is_ready());
+        let rx = host(&bounds.rx).is_some_and(|host| host.rx.is_ready());
         Interest { rx: nic_rx || rx, tx: nic_tx || tx }
     }
 
     /// Gets ready for a sleep on what is [watched](Self::watched); false if there must be none.
+    /// In either case [`Self::wake`] follows.
     ///
     /// # Errors
     /// The other side of the NIC is gone, and nothing of it is left.
@@ -145,8 +153,29 @@ impl Adapter {
         if !self.has_nic(bounds) {
             return Ok(true);
         }
-        let (tx, rx) = (self.lanes_of(&bounds.tx), self.lanes_of(&bounds.rx));
-        self.nic.arm(rx, Interest { rx: want.rx, tx: want.tx && !tx.is_empty() })
+        self.sleepers.push((bounds.clone(), want));
+        let mut all = Interest { rx: false, tx: false };
+        for (bounds, want) in &self.sleepers {
+            let ready = self.ready(bounds);
+            if want.rx && ready.rx || want.tx && ready.tx {
+                // Another thread's sync has brought it, and with it took the news that were to wake
+                // this one: the NIC's descriptor has to stay readable.
+                return Ok(false);
+            }
+            all.rx |= want.rx && self.nic.has_room(self.lanes_of(&bounds.rx));
+            all.tx |= want.tx && !self.lanes_of(&bounds.tx).is_empty();
+        }
+        self.nic.arm(all)
+    }
+
+    /// The end of a sleep, or of getting ready for one: what was wished for by the same arguments
+    /// is no longer.
+    pub(crate) fn wake(&mut self, bounds: &Bounds, want: Interest) {
+        // Several threads may sleep alike; it does not matter whose wish this was.
+        let at = self.sleepers.iter().position(|(rings, wish)| rings == bounds && *wish == want);
+        if let Some(at) = at {
+            self.sleepers.swap_remove(at);
+        }
     }
 
     /// What a sleep is for.

@@ -274,8 +274,10 @@ pub(crate) fn poll(fds: &mut [libc::pollfd], timeout: c_int) -> io::Result<c_int
         let (mut found, over) = (look(fds, &ports), left == Some(Duration::ZERO));
         if !others && !over && !found.iter().any(|found| found.any()) {
             let (sleeps, gone) = arm(fds, &ports);
-            if sleeps {
-                others = sleep(fds, &ports, left)?;
+            let slept = sleeps.then(|| sleep(fds, &ports, left));
+            wake(fds, &ports);
+            if let Some(slept) = slept {
+                others = slept?;
                 continue;
             }
             for (found, gone) in found.iter_mut().zip(gone) {
@@ -322,6 +324,15 @@ fn arm(fds: &[libc::pollfd], ports: &Ports) -> (bool, Vec<bool>) {
     });
     let gone = gone.collect();
     (sleeps, gone)
+}
+
+/// The end of what was armed.
+fn wake(fds: &[libc::pollfd], ports: &Ports) {
+    for (fd, port) in fds.iter().zip(ports) {
+        if let Some(port) = port {
+            port.wake(want(fd));
+        }
+    }
 }
 
 /// The same without ports.

@@ -183,13 +183,18 @@ impl<N: Nic> NicPort<N> {
         true
     }
 
-    /// Gets ready for a sleep on the descriptor; false if there must be none.
+    /// Has one of these lanes room for received frames?
+    pub(crate) fn has_room(&self, lanes: Lanes) -> bool {
+        self.rx[lanes].iter().any(|ring| ring.free() > 0)
+    }
+
+    /// Gets ready for a sleep on the descriptor; false if there must be none. What was wished for
+    /// before is forgotten.
     ///
     /// # Errors
     /// The other side is gone, and nothing of it is left.
-    pub(crate) fn arm(&mut self, lanes: Lanes, want: Interest) -> Result<bool, NetmapError> {
-        let room = self.rx[lanes].iter().any(|ring| ring.free() > 0);
-        self.port.arm(Interest { rx: want.rx && room, tx: want.tx })
+    pub(crate) fn arm(&mut self, want: Interest) -> Result<bool, NetmapError> {
+        self.port.arm(want)
     }
 }
 

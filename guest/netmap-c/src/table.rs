@@ -315,12 +315,20 @@ impl Bound {
         Found { rx: want.rx && ready.rx, tx: want.tx && ready.tx, ..found }
     }
 
-    /// Gets ready for a sleep; false if there must be none.
+    /// Gets ready for a sleep; false if there must be none. [`Self::wake`] follows in any case.
     pub(crate) fn arm(&self, want: Interest) -> Result<bool, NetmapError> {
         let want = self.sensible(want);
         match &self.target {
             Target::Nic(adapter) => lock(adapter).arm(&self.bounds, want),
             Target::Pipe(pipe, side) => Ok(lock(pipe).end(*side).arm(want)),
+        }
+    }
+
+    /// After [`Self::arm`] with the same, and the sleep, if there was one.
+    pub(crate) fn wake(&self, want: Interest) {
+        // A pipe keeps its wishes till they are fulfilled.
+        if let Target::Nic(adapter) = &self.target {
+            lock(adapter).wake(&self.bounds, self.sensible(want));
         }
     }
 

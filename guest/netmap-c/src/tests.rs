@@ -1,16 +1,22 @@
 //! The region's account of buffers and blocks, and sleeps. Whole programs in C are in
 //! tests/tests/netmap_c.rs.
 
+mod quiet;
+
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
+use super::adapter::{Adapter, Bounds};
+use super::nic_port::NicPort;
 use super::pipe::Pipe;
 use super::region::{BUFFERS, FIRST, is_buffer, region};
 use super::ring::{CHANGED, Ring, Slot};
 use super::table::{self, Request};
 use super::{ffi, name};
-use vmlan_transport::sys::EventFd;
+use quiet::{Quiet, Wire};
+use vmlan_tools::netmap::{Interest, Port};
+use vmlan_transport::sys::{self, EventFd};
 
 /// Ends what hangs; nothing else is measured by it.
 const HANG: Duration = Duration::from_secs(60);
@@ -125,4 +131,76 @@ fn another_descriptor_ends_a_sleep_on_a_silent_port() {
         assert_eq!(answer, Ok((1, [0, libc::POLLIN])), "timeout {timeout}, early {early}");
     }
     assert!(table::close(port));
+}
+
+const NONE: Interest = Interest { rx: false, tx: false };
+const RX: Interest = Interest { rx: true, tx: false };
+const TX: Interest = Interest { rx: false, tx: true };
+/// Two descriptors of one NIC: one for frames, one to send.
+const RXD: Bounds = Bounds { tx: 0..0, rx: 0..1 };
+const TXD: Bounds = Bounds { tx: 0..1, rx: 0..0 };
+
+fn quiet() -> (Adapter<Quiet>, Arc<Wire>) {
+    let quiet = Quiet::new();
+    let wire = Arc::clone(&quiet.0);
+    let nic = NicPort::new(Port::new(quiet).unwrap(), region().unwrap()).unwrap();
+    (Adapter::new(nic, None), wire)
+}
+
+/// Would poll(2) on the NIC's descriptor return?
+fn wakes(adapter: &Adapter<Quiet>) -> bool {
+    sys::poll_readable(&[adapter.nic.as_fd()], Some(Duration::ZERO)).unwrap() == 1
+}
+
+#[test]
+fn who_arms_last_leaves_the_other_sleepers_their_wishes() {
+    let _turn = TURN.lock().unwrap();
+    for last in [NONE, TX] {
+        for order in [[(&RXD, RX), (&TXD, last)], [(&TXD, last), (&RXD, RX)]] {
+            let (mut adapter, wire) = quiet();
+            for (bounds, want) in order {
+                assert!(adapter.arm(bounds, want).unwrap(), "nothing is there");
+            }
+            assert_eq!(wire.wish(), Some(Interest { tx: last.tx, ..RX }));
+            assert!(!wakes(&adapter));
+            wire.deliver(&[7; 60]);
+            assert!(wakes(&adapter), "{order:?}");
+            order.iter().for_each(|(bounds, want)| adapter.wake(bounds, *want));
+            adapter.rxsync(&RXD).unwrap();
+            assert_eq!(adapter.ready(&RXD), RX);
+        }
+    }
+}
+
+#[test]
+fn a_sleeper_that_woke_has_no_wish() {
+    let _turn = TURN.lock().unwrap();
+    let (mut adapter, wire) = quiet();
+    // Two threads sleep alike; one of them wakes.
+    for _ in 0..2 {
+        assert!(adapter.arm(&RXD, RX).unwrap());
+    }
+    adapter.wake(&RXD, RX);
+    adapter.txsync(&TXD).unwrap();
+    assert!(wakes(&adapter), "a sync took the wishes back: the other one must look");
+    assert!(adapter.arm(&TXD, TX).unwrap() && !wakes(&adapter));
+    assert_eq!(wire.wish(), Some(Interest { rx: true, tx: true }));
+    adapter.wake(&RXD, RX);
+    adapter.wake(&TXD, TX);
+    assert!(adapter.arm(&TXD, TX).unwrap());
+    assert_eq!(wire.wish(), Some(TX));
+}
+
+/// The interrupt for a sleeper is taken by another thread's sync, which then sleeps itself.
+#[test]
+fn what_another_threads_sync_brings_wakes_the_sleeper() {
+    let _turn = TURN.lock().unwrap();
+    let (mut adapter, wire) = quiet();
+    let both = Bounds { tx: 0..1, rx: 0..1 };
+    assert!(adapter.arm(&RXD, RX).unwrap());
+    wire.deliver(&[7; 60]);
+    adapter.rxsync(&both).unwrap();
+    assert!(!adapter.arm(&both, TX).unwrap(), "it must not sleep over the other's frame");
+    assert!(wakes(&adapter));
+    assert_eq!(adapter.ready(&RXD), RX);
 }

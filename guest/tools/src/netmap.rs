@@ -53,7 +53,8 @@
 //! A device interrupts only those who say that they want it. So, before each sleep:
 //!
 //! 1. [`Port::arm`] for each port: it syncs, states the wishes, and looks again. False: something
-//!    is there, do not sleep.
+//!    is there, do not sleep. Its wishes replace those of an earlier one: threads that share a port
+//!    arm it for what all of them wait for.
 //! 2. `poll(2)`, `select(2)`, `epoll(7)`, for *readable*, on the ports' descriptors and whatever
 //!    else.
 //! 3. [`Port::txsync`] and [`Port::rxsync`] (or the next `arm`): they take the interrupts and the
