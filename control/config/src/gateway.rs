@@ -64,6 +64,13 @@ impl Network {
         (Ipv4Addr::from_bits(first + from), Ipv4Addr::from_bits(to))
     }
 
+    /// First and last address that a host of this network may have.
+    #[must_use]
+    pub fn hosts(self) -> (Ipv4Addr, Ipv4Addr) {
+        let (first, last) = (self.first.to_bits() + 2, self.broadcast().to_bits() - 1);
+        (Ipv4Addr::from_bits(first), Ipv4Addr::from_bits(last))
+    }
+
     /// True if a host of this network may have `address`: it is neither the network's, nor the
     /// gateway's, nor everybody's.
     #[must_use]

@@ -12,10 +12,12 @@ use crate::file::{Config, OnOff, Range, SwitchTable};
 
 mod changes;
 mod conflict;
+mod reserved;
 #[cfg(test)]
 mod tests;
 pub use changes::{Changes, Pin};
 pub use conflict::{Conflict, Limits, World};
+pub use reserved::Networks;
 
 /// Why a switch cannot be started with what was asked for.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

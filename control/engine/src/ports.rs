@@ -18,7 +18,7 @@ use crate::worker::Workers;
 use vmlan_config::address::{Address, Kind, NamedAddress, Pcap, PortName, SflowTable, Spec};
 use vmlan_config::address_change::say_changes;
 use vmlan_config::refusal::{Cause, Refusal};
-use vmlan_config::settings::World;
+use vmlan_config::settings::{Networks, World};
 
 mod announce;
 mod apply;
@@ -221,8 +221,11 @@ impl Ports {
         if let Some(new) = new {
             world.check(name, new, old)?;
         }
+        let before = Networks::of(self.entries.iter().map(|e| (&e.name, &e.address)));
         for (user, address) in others {
-            world.check(user, address, Some(address)).map_err(|wrong| wrong.by(name, address))?;
+            let checked = world.check(user, address, Some(address));
+            let checked = checked.and_then(|()| world.check_kept(user, address, &before));
+            checked.map_err(|wrong| wrong.by(name, address))?;
         }
         Ok(())
     }

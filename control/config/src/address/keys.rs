@@ -40,7 +40,7 @@ const MEMORY: Key = key(
 const POLL_IDLE: Takes = Takes::Time(Duration::from_micros(50), Duration::from_secs(1));
 
 const IP: Key =
-    key("ip", Takes::Ip, "address that the gateway of a nat: port keeps for it, like 10.77.0.20");
+    key("ip", Takes::Ipv4, "address that the gateway of a nat: port keeps for it, like 10.77.0.20");
 
 const VHOST_USER: &[Key] = &[
     CONNECT,

@@ -346,3 +346,14 @@ fn what_a_change_touches_is_known() {
     assert_eq!(b, ok("vhost-user:/run/a"));
     assert_eq!(a.differences(&ok("vhost-user:/run/b")), None);
 }
+
+/// Addresses of IPv6 are made by guests themselves: none can be kept.
+#[test]
+fn the_address_that_is_kept_is_one_of_ipv4() {
+    let read = |ip: &str| format!("vhost-user:/v,ip={ip}").parse::<Address>();
+    assert_eq!(read("10.77.0.20").unwrap().reserved(), Some([10, 77, 0, 20].into()));
+    for ip in ["fd00::5", "::ffff:10.77.0.20", "10.77.0", "10.77.0.20/24"] {
+        let error = read(ip).unwrap_err().to_string();
+        assert!(error.contains(ip) && error.contains("an IPv4 address"), "{error}");
+    }
+}

@@ -34,6 +34,7 @@ pub enum Takes {
     /// `any`, `first`, or addresses of network cards.
     Macs,
     Ip,
+    Ipv4,
     /// `any`, `none`, or ranges of IP addresses.
     Ips,
     Socket,
@@ -164,6 +165,7 @@ impl Takes {
             Self::Word(words) => words.iter().find(|w| **w == text).map(|w| Value::Word(w)),
             Self::Mac => card(text).map(Value::Mac),
             Self::Ip => text.parse().ok().map(Value::Ip),
+            Self::Ipv4 => text.parse().ok().map(|ip| Value::Ip(IpAddr::V4(ip))),
             Self::Socket => {
                 let socket: SocketAddr = text.parse().ok()?;
                 (socket.port() != 0).then_some(Value::Socket(socket))
@@ -260,6 +262,7 @@ impl fmt::Display for Takes {
                 "any, first, or MAC addresses of cards joined by '+', like 52:54:00:12:34:56,",
             ),
             Self::Ip => f.write_str("an IP address"),
+            Self::Ipv4 => f.write_str("an IPv4 address"),
             Self::Ips => f.write_str(
                 "any, none, leased, or addresses and prefixes joined by '+', like \
                     10.0.0.1+fd00::/64 (no bits behind the prefix),",

@@ -6,6 +6,7 @@ use std::fmt;
 use vmlan_frame::Mac;
 use vmlan_switch::policy::{MAX_GROUPS, MAX_MEMBERS, Steer};
 
+use super::reserved::{Networks, one_owner};
 use crate::address::{Address, Direction, IpRule, Kind, LimitTable, PortName, Spec, WatchedPorts};
 use crate::file::Config;
 use crate::refusal::{Cause, Refusal};
@@ -48,6 +49,14 @@ impl Conflict {
         let Some(key) = self.key else { return self.into() };
         let user = &self.port;
         let value = address.value(key).map(ToString::to_string).unwrap_or_default();
+        if key == "ip" {
+            let text = format!(
+                "port {changed}: port {user} has ip={value}, which no nat: port would have then: \
+                    change that first (`vmlan port set {user} ip=...`), or add another nat: port \
+                    that has it"
+            );
+            return Refusal::new(Cause::Exists, text);
+        }
         let fix = match key {
             "reach" => format!(
                 "give another port member= of that group, or change this (`vmlan port set {user} \
@@ -70,6 +79,7 @@ pub struct World<'a> {
     groups: BTreeSet<&'a PortName>,
     macs: HashMap<Mac, &'a PortName>,
     limits: &'a Limits,
+    gateways: Networks<'a>,
 }
 
 fn names<'n>(what: &str, add: &str, names: impl Iterator<Item = &'n PortName>) -> String {
@@ -81,8 +91,8 @@ impl<'a> World<'a> {
     /// `named` are the groups that exist without a member.
     ///
     /// # Errors
-    /// If two ports that are no team list one MAC address, there are too many groups, or a team's
-    /// members do not agree.
+    /// If two ports that are no team list one MAC address, two ports have one address kept for
+    /// them, there are too many groups, or a team's members do not agree.
     pub fn new(
         ports: impl Iterator<Item = (&'a PortName, &'a Address)>,
         limits: &'a Limits,
@@ -93,8 +103,11 @@ impl<'a> World<'a> {
             groups: named.iter().collect(),
             macs: HashMap::new(),
             limits,
+            gateways: Networks::default(),
         };
+        world.gateways = Networks::of(world.ports.iter().map(|(name, a)| (*name, *a)));
         one_gateway(&world.ports)?;
+        one_owner(&world.ports)?;
         alike_teams(&world.ports)?;
         for (name, address) in &world.ports {
             world.groups.extend(&address.policy().member);
@@ -122,8 +135,9 @@ impl<'a> World<'a> {
         team(one).is_some_and(|(name, _)| team(other).is_some_and(|(other, _)| name == other))
     }
 
-    /// Checks that all that `name` refers to is there, but not the ports that a capture file which
-    /// was like `old` watched as well: they may have gone meanwhile, and come again.
+    /// Checks that all that `name` refers to is there, but not what may have gone meanwhile, and
+    /// come again: the ports that a capture file which was like `old` watched as well, and the
+    /// gateway of an address that was kept for it as well.
     pub fn check(
         &self,
         name: &PortName,
@@ -156,7 +170,23 @@ impl<'a> World<'a> {
                 return bad(key, text);
             }
         }
-        Ok(())
+        let is_new = old.and_then(Address::reserved) != address.reserved();
+        match self.gateways.strays(address).filter(|_| is_new) {
+            Some(text) => bad("ip", text),
+            None => Ok(()),
+        }
+    }
+
+    /// Checks that a gateway has the address that is kept for `name`, if that was so with those
+    /// that were there `before`.
+    pub fn check_kept(
+        &self,
+        name: &PortName,
+        address: &Address,
+        before: &Networks<'_>,
+    ) -> Result<(), Conflict> {
+        let strays = self.gateways.strays(address).filter(|_| before.strays(address).is_none());
+        strays.map_or(Ok(()), |text| Err(conflict(name, Some("ip"), Cause::Invalid, text)))
     }
 
     /// What is wrong with the port's uplink.
@@ -255,7 +285,12 @@ fn takes_part(address: &Address) -> bool {
     address.kind() != Kind::Pcap && !address.policy().is_watcher()
 }
 
-fn conflict(port: &PortName, key: Option<&'static str>, cause: Cause, text: String) -> Conflict {
+pub(super) fn conflict(
+    port: &PortName,
+    key: Option<&'static str>,
+    cause: Cause,
+    text: String,
+) -> Conflict {
     Conflict { port: port.clone(), key, cause, text }
 }
 

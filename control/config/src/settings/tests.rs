@@ -148,6 +148,31 @@ fn one_address_may_be_that_of_two_ports() {
 }
 
 #[test]
+fn an_address_is_kept_for_one_port_by_a_gateway_that_has_it() {
+    let ports = |p: &[&str]| settings("", api(), p);
+    let net = "net=nat:10.77.0.0/24";
+    let file = "[port.a]\naddress = 'vhost-user:/a,ip=10.77.0.20'\n[port.b]\nkind = \
+        'vhost-user'\nplace = '/b'\nip = '10.77.0.20'\n";
+    let error = settings(file, api(), &[]).unwrap_err();
+    let said = "f:6: port b: ip=10.77.0.20: it is kept for port a already: leave it out of one";
+    assert!(error.contains(said), "{error}");
+    let error = ports(&[net, "vm1=vhost-user:/a,ip=10.99.0.5"]).unwrap_err();
+    let said = "port vm1: ip=10.99.0.5: no nat: port gives it: net has 10.77.0.2 to 10.77.0.254: \
+        take one of these, or leave it out";
+    assert!(error.contains(said), "{error}");
+    for taken in ["10.77.0.0", "10.77.0.1", "10.77.0.255", "10.77.1.2"] {
+        let vm = format!("vm1=vhost-user:/a,ip={taken}");
+        let error = ports(&[net, &vm]).unwrap_err();
+        assert!(error.contains(&format!("ip={taken}: no nat: port gives it")), "{error}");
+        assert!(ports(&[&vm]).is_ok(), "a gateway may come that has it");
+    }
+    for kept in ["10.77.0.2", "10.77.0.254", "10.78.0.9"] {
+        let vm = format!("vm1=vhost-user:/a,ip={kept}");
+        assert!(ports(&[&vm, net, "net2=nat:10.78.0.0/24,vlan=5"]).is_ok(), "{kept}");
+    }
+}
+
+#[test]
 fn what_needs_a_restart_is_told() {
     let running = settings("", SwitchTable { spin: Some(7), ..api() }, &[]).unwrap().running;
     let differs = |file: &str| running.differs(&Config::parse(file, Path::new("f")).unwrap());

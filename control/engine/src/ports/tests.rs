@@ -1,5 +1,6 @@
 use std::path::Path;
 
+use vmlan_attach::fuzz::Peer;
 use vmlan_frame::Port;
 use vmlan_switch::policy::{Macs, Policy, Vlan};
 use vmlan_switch::{Options, Switch};
@@ -536,4 +537,45 @@ fn a_key_of_before_that_does_not_go_with_a_new_one_can_be_left_out() {
     rig.set("a", &[("model", "r8169"), ("plus", "")]).unwrap();
     let said = rig.set("a", &[("plus", "on")]).unwrap_err();
     assert!(said.ends_with("leave plus out"), "{said}");
+}
+
+#[test]
+fn gateways_come_and_go_as_kept_addresses_allow_and_are_told_whose_they_are() {
+    let mut rig = rig();
+    let peers = [Peer::virtio(), Peer::virtio()];
+    let places = ["198.18.0.0/24", "198.18.9.0/24"];
+    places.iter().zip(&peers).for_each(|(place, peer)| given::give(place, peer.port()));
+    let add = |rig: &mut Rig, port: &str| {
+        let port = port.replace('@', rig.dir.path().to_str().unwrap());
+        rig.ports.add(port.parse().unwrap()).map(drop).map_err(|refusal| refusal.message)
+    };
+    let del = |rig: &mut Rig, name: &str| {
+        rig.ports.remove(&name.parse().unwrap()).map_err(|refusal| refusal.message)
+    };
+    rig.apply("a stream:@/a,ip=198.18.0.20\nb stream:@/b,ip=198.18.9.20").unwrap();
+    let said = |net: &str| {
+        Err(format!(
+            "port {net}: port b has ip=198.18.9.20, which no nat: port would have then: change \
+             that first (`vmlan port set b ip=...`), or add another nat: port that has it"
+        ))
+    };
+    let (net, net9) = ("net=nat:198.18.0.0/24", "net9=nat:198.18.9.0/24,vlan=9");
+    assert_eq!(add(&mut rig, net), said("net"));
+    let error = rig.set("a", &[("ip", "198.18.9.20")]).unwrap_err();
+    assert!(error.contains("port b: ip=198.18.9.20: it is kept for port a already"), "{error}");
+    rig.set("a", &[("ip", "")]).unwrap();
+    add(&mut rig, net9).unwrap();
+    add(&mut rig, net).unwrap();
+    let error = rig.set("a", &[("ip", "198.18.0.1")]).unwrap_err();
+    assert!(error.contains("port a: ip=198.18.0.1: no nat: port gives it: net has"), "{error}");
+    rig.set("a", &[("ip", "198.18.0.20")]).unwrap();
+    assert_eq!(del(&mut rig, "net9"), said("net9"));
+    rig.set("net9", &[("domain", "nine")]).unwrap();
+
+    // A gateway that was lost: what is wrong without it is not the fault of other changes.
+    let at = rig.ports.find(&"net9".parse().unwrap()).unwrap();
+    rig.ports.entries.remove(at);
+    rig.set("b", &[("weight", "2")]).unwrap();
+    rig.set("net", &[("domain", "zero")]).unwrap();
+    del(&mut rig, "net").unwrap();
 }
