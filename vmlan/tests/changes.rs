@@ -83,7 +83,34 @@ fn what_is_configured_anew_counts() {
     switch = again(switch, "KILL", &["a=vhost-user:@/a.sock", "y=stream:@/x.sock"]);
     let list = switch.json(&["port", "list"]);
     assert_eq!(list["ports"].as_array().unwrap().len(), 2, "{list}");
-    assert!(log(&switch).contains("what was changed while the last switch ran is left out"));
+    assert!(log(&switch).contains("what it was told while the last switch ran is left out"));
+    switch.ask(&["stop", "--for-good"]);
+}
+
+/// Something that has gone was referred to: that costs who did at most, and nothing else.
+#[test]
+fn what_does_not_go_together_any_more_costs_nothing_else() {
+    let mut switch = Switch::with(&HELD, &PORTS, &[]);
+    for words in [
+        &["port", "add", "x=stream:@/x.sock"][..],
+        &["port", "add", "cap=pcap:@/cap.pcapng,ports=x"],
+        &["port", "del", "x"],
+        &["port", "add", "y=stream:@/y.sock,macs=52:54:00:00:00:07"],
+        &["port", "set", "a", "from_rate=5Mbit"],
+    ] {
+        let words: Vec<_> = words.iter().map(|word| switch.here(word)).collect();
+        switch.ask(&words.iter().map(String::as_str).collect::<Vec<_>>());
+    }
+    switch = again(switch, "KILL", &PORTS);
+    let list = switch.ask(&["port", "list"]);
+    assert!(["cap.pcapng", "y.sock", "5Mbit"].iter().all(|it| list.contains(it)), "{list}");
+    // The configuration gives to another what one had that was added.
+    let other = [PORTS[0], "b=stream:@/b.sock,macs=52:54:00:00:00:07"];
+    switch = again(switch, "KILL", &other);
+    let list = switch.ask(&["port", "list"]);
+    assert!(list.contains("cap.pcapng") && list.contains("5Mbit"), "{list}");
+    assert!(!list.contains("y.sock"), "{list}");
+    assert!(log(&switch).contains("port y: "), "{}", log(&switch));
     switch.ask(&["stop", "--for-good"]);
 }
 
@@ -100,12 +127,21 @@ fn what_cannot_be_opened_is_left_out() {
     switch.ask(&["port", "set", "a", "from_rate=5Mbit"]);
     switch.signal("KILL");
     let dir = switch.into_dir();
-    std::fs::remove_dir_all(dir.path().join("sub")).unwrap();
-    let switch = Switch::within(dir, &[vmlan], &allowed, &PORTS);
+    let sub = dir.path().join("sub");
+    std::fs::remove_dir_all(&sub).unwrap();
+    let mut switch = Switch::within(dir, &[vmlan], &allowed, &PORTS);
     let list = switch.ask(&["port", "list"]);
     assert!(list.contains("5Mbit") && !list.contains("x.sock"), "{list}");
     let said = log(&switch);
     assert!(said.contains("port x: ") && said.contains("is left out"), "{said}");
+    // It comes back with its place, unless it is taken away meanwhile.
+    std::fs::create_dir(&sub).unwrap();
+    for wanted in [true, false] {
+        switch.signal("KILL");
+        switch = Switch::within(switch.into_dir(), &[vmlan], &allowed, &PORTS);
+        assert_eq!(switch.ask(&["port", "list"]).contains("x.sock"), wanted, "{}", log(&switch));
+        let _ = switch.run(&["port", "del", "x"]);
+    }
     switch.ask(&["stop", "--for-good"]);
 }
 

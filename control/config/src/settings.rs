@@ -252,6 +252,13 @@ impl Plan {
         let mut ports: Vec<_> = self.ports.iter().collect();
         ports.sort_by_key(order);
         let ports = ports.into_iter().map(|port| (&port.name, &port.address));
-        conflict::check_all(ports, &self.limits, &self.groups)
+        conflict::check_all(ports, &self.limits, &self.groups, false)
+    }
+
+    /// Checks it as a running switch is checked: what has gone since that something refers to may
+    /// come again.
+    pub fn check_running(&self) -> Result<(), Conflict> {
+        let ports = self.ports.iter().map(|port| (&port.name, &port.address));
+        conflict::check_all(ports, &self.limits, &self.groups, true)
     }
 }

@@ -202,6 +202,7 @@ impl Ports {
         }
         self.mirror();
         let info = self.entries.last().map(|entry| self.info(entry)).unwrap_or_default();
+        self.entries.last().iter().for_each(|entry| self.changes.found(&entry.name));
         self.has_changed(Event::of("port-added", &info.name));
         Ok(info)
     }
@@ -291,6 +292,7 @@ impl Ports {
             return self.give_up(name).then_some(()).ok_or_else(|| Refusal::no_port(name));
         };
         self.check(name, None, None)?;
+        self.changes.found(name);
         let entry = self.entries.remove(index);
         self.close(entry);
         self.mirror();

@@ -316,13 +316,16 @@ pub fn no_doubles<'a>(
     Ok(())
 }
 
-/// Checks everything that a switch is to have.
+/// Checks everything that a switch is to have, or has if it is `running`.
 pub fn check_all<'a>(
     ports: impl Iterator<Item = (&'a PortName, &'a Address)> + Clone,
     limits: &'a Limits,
     named: &'a BTreeSet<PortName>,
+    running: bool,
 ) -> Result<(), Conflict> {
     no_doubles(ports.clone())?;
     let world = World::new(ports.clone(), limits, named)?;
-    ports.into_iter().try_for_each(|(name, address)| world.check(name, address, None))
+    ports
+        .into_iter()
+        .try_for_each(|(name, address)| world.check(name, address, running.then_some(address)))
 }

@@ -103,6 +103,10 @@ impl Ports {
         let steps = Steps::new(&self.entries, &plan.ports);
         let applied = self.difference(&steps, plan, dry_run);
         if dry_run || applied.is_nothing() && self.rules.named == plan.groups {
+            if !dry_run {
+                self.changes.applied(plan);
+                self.keep_changes();
+            }
             return Ok(applied);
         }
         let mut undo = Undo {

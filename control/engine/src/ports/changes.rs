@@ -38,9 +38,10 @@ pub(super) struct KeptChanges {
     pinned: bool,
     /// Somebody was told that they cannot be held.
     warned: bool,
-    /// At the start: ports that are not as configured, and what they are instead if they cannot be
-    /// opened.
-    instead: BTreeMap<PortName, Option<Address>>,
+    /// At the start: ports that are not as configured, how they are if so, and how they were told
+    /// to be. Those of them that could not be opened.
+    instead: BTreeMap<PortName, (Option<Address>, Address)>,
+    left_out: Vec<NamedAddress>,
 }
 
 impl KeptChanges {
@@ -48,6 +49,11 @@ impl KeptChanges {
     pub(super) fn lost(&mut self, port: NamedAddress) {
         self.lost.retain(|other| other.name != port.name);
         self.lost.push(port);
+    }
+
+    /// A port that was lost is there again, or is not wanted.
+    pub(super) fn found(&mut self, name: &PortName) {
+        self.lost.retain(|port| port.name != *name);
     }
 
     /// This was put into force.
@@ -81,9 +87,14 @@ impl Ports {
             changes.into_iter().for_each(|changes| self.take_back(changes));
             return Err(failed);
         }
-        let pins = changes.filter(|_| changed.is_some()).map(|changes| changes.pins);
+        self.changes.proven = changes.is_some().then(|| Instant::now() + TRIAL);
+        self.changes.lost = std::mem::take(&mut self.changes.left_out);
         self.changes.configured(own);
+        let pins = changes.filter(|_| changed.is_some()).map(|changes| changes.pins);
         pins.iter().flatten().for_each(|pin| self.pin_again(pin));
+        if let Err(refusal) = self.enforce() {
+            log::error!("pinned addresses: {}", refusal.message);
+        }
         self.keep_changes();
         Ok(())
     }
@@ -99,7 +110,6 @@ impl Ports {
             let _ = held_json::put(&**hold, NAME, CHANGES, &changes);
         }
         self.changes.deaths = changes.deaths;
-        self.changes.proven = Some(Instant::now() + TRIAL);
         Some(changes)
     }
 
@@ -143,10 +153,12 @@ impl Ports {
             let port = own.ports.iter().find(|port| port.name == *name);
             port.map(|port| port.address.clone())
         };
-        let others = changed.ports.iter().map(|port| (port.name.clone(), configured(&port.name)));
-        let addresses = changed.ports.iter().map(|port| &port.address);
-        let others = others.zip(addresses).filter(|((_, own), is)| own.as_ref() != Some(*is));
-        self.changes.instead = others.map(|(other, _)| other).collect();
+        let others = changed.ports.iter().filter_map(|port| {
+            let own = configured(&port.name);
+            let other = own.as_ref() != Some(&port.address);
+            other.then(|| (port.name.clone(), (own, port.address.clone())))
+        });
+        self.changes.instead = others.collect();
         for name in self.changes.instead.keys() {
             log::info!("port {name}: goes on as it was told while the last switch ran");
         }
@@ -154,6 +166,7 @@ impl Ports {
         self.changes.instead.clear();
         let Err(failed) = done else { return true };
         left_out(&failed.first());
+        self.changes.left_out.clear();
         self.holding.find_again();
         self.holding.found.remove(NAME);
         false
@@ -168,11 +181,13 @@ impl Ports {
     ) -> Result<Option<Entry>, Refusal> {
         match self.changes.instead.get(name).cloned() {
             None => Err(refusal),
-            Some(None) => {
+            Some((None, address)) => {
                 log::error!("{refusal}; it was added while the last switch ran, and is left out");
+                // It may be possible the next time.
+                self.changes.left_out.push(NamedAddress { name: name.clone(), address });
                 Ok(None)
             }
-            Some(Some(address)) => {
+            Some((Some(address), _)) => {
                 log::error!("{refusal}; it is opened as it is configured");
                 self.open(NamedAddress { name: name.clone(), address }, Kept::default()).map(Some)
             }
@@ -190,21 +205,16 @@ impl Ports {
         let Some(hold) = self.holding.hold.clone().filter(|_| !self.changes.from.is_empty()) else {
             return;
         };
-        let lasting = self.entries.iter().filter(|e| !e.kept.is_fleeting());
         let named = |e: &Entry| NamedAddress { name: e.name.clone(), address: e.address.clone() };
         let mut running = Plan {
-            ports: lasting.map(named).collect(),
+            ports: self.entries.iter().map(named).collect(),
             limits: self.rules.tables(),
             groups: self.rules.named.clone(),
             sflow: self.sflow.clone(),
         };
-        for lost in &self.changes.lost {
-            // Unless something else has come since, that it does not go with.
-            running.ports.push(lost.clone());
-            if running.check(|_| 0).is_err() {
-                running.ports.pop();
-            }
-        }
+        self.add_lost(&mut running);
+        let fleeting = self.fleeting();
+        running.ports.retain(|port| !fleeting.iter().any(|name| port.name.as_str() == name));
         let mut changes = Changes::new(&self.changes.from, &running, self.pins());
         changes.deaths = self.changes.deaths;
         if self.changes.held.as_ref() == Some(&changes) {
@@ -230,6 +240,23 @@ impl Ports {
         self.changes.lost.retain(|port| port.name != *name);
         self.keep_changes();
         self.changes.lost.len() < before
+    }
+
+    /// Adds ports that were lost to those that run, but for those that do not go with what has come
+    /// since.
+    fn add_lost(&self, running: &mut Plan) {
+        let mut lost = self.changes.lost.clone();
+        lost.retain(|port| self.find(&port.name).is_none());
+        let now = running.ports.len();
+        while !lost.is_empty() {
+            running.ports.extend(lost.iter().cloned());
+            let Err(conflict) = running.check_running() else { return };
+            running.ports.truncate(now);
+            match lost.iter().position(|port| port.name == conflict.port) {
+                Some(place) => drop(lost.remove(place)),
+                None => drop(lost.pop()),
+            }
+        }
     }
 
     /// An address was pinned, or is not any more.
@@ -264,23 +291,31 @@ impl Ports {
 
     fn pin_again(&mut self, pin: &Pin) {
         self.changes.pinned = true;
-        let port = self.entries.iter().find(|port| port.name.as_str() == pin.port);
-        let mac = pin.mac.parse().ok();
-        // What a port lists has been pinned to it.
-        let mac = mac.filter(|mac| self.listed_by(*mac).is_none_or(|by| by.as_str() == pin.port));
-        let known = port.and_then(|port| port.id).zip(mac);
-        let domain = Domain::from_bits(pin.domain);
-        let done = known.map(|(id, mac)| self.switch.fdb().add_static(mac, domain, id));
-        if done.is_none_or(|done| done.is_err()) {
-            log::warn!("{}: is not pinned to port {} any more", pin.mac, pin.port);
+        let port = self.entries.iter_mut().find(|port| port.name.as_str() == pin.port);
+        match (port, pin.mac.parse()) {
+            (Some(port), Ok(mac)) => port.kept.keep_pinned([(mac, Domain::from_bits(pin.domain))]),
+            _ => log::warn!("{}: is not pinned to port {} any more", pin.mac, pin.port),
         }
     }
 }
 
-/// What the changes make of `own`.
+/// What the changes make of `own`. A port that does not go with the rest is as it is configured.
 fn plan(changes: &Changes, own: &Plan) -> Option<Plan> {
-    let changed = changes.applied_to(own).inspect_err(|e| left_out(e)).ok()?;
-    changed.check(|_| 0).inspect_err(|e| left_out(e)).ok()?;
+    let mut changed = changes.applied_to(own).inspect_err(|e| left_out(e)).ok()?;
+    while let Err(conflict) = changed.check_running() {
+        let is = |port: &NamedAddress| port.name == conflict.port;
+        let own = own.ports.iter().find(|port| is(port));
+        let place = changed.ports.iter().position(is);
+        match (place.and_then(|place| changed.ports.get_mut(place)), own, place) {
+            (Some(port), Some(own), _) if port != own => *port = own.clone(),
+            (Some(_), None, Some(place)) => drop(changed.ports.remove(place)),
+            _ => {
+                left_out(&conflict);
+                return None;
+            }
+        }
+        log::error!("{conflict}: what it was told while the last switch ran is left out");
+    }
     Some(changed)
 }
 

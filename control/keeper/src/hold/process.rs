@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags, Shutdown, SocketFlags};
+use rustix::net::{SendFlags, Shutdown, SocketFlags};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use vmlan_sandbox::{Confinement, Thread};
 
@@ -148,7 +148,7 @@ impl Holder<'_> {
     fn answer(&mut self, packet: &mut [u8]) {
         let Some(line) = &self.served.line else { return };
         let mut fds = Fds::new();
-        let got = match line::recv(line.as_fd(), packet, &mut fds, RecvFlags::DONTWAIT) {
+        let got = match line::recv_now(line.as_fd(), packet, &mut fds) {
             Err(Errno::AGAIN) => return,
             Ok(got) if got.bytes > 0 => got,
             _ => return self.hang_up(),
@@ -165,7 +165,8 @@ impl Holder<'_> {
             Ok(None) => self.reply(&Packet::plain(Kind::Done, self.count()), &[]),
             Err(errno) => self.reply(&Packet::refused(errno), &[]),
         };
-        if said.is_err() {
+        // Who does not listen any more may have said something before it hung up.
+        if said.is_err_and(|errno| errno != Errno::PIPE) {
             self.hang_up();
         }
     }

@@ -145,6 +145,37 @@ fn a_second_switch_waits_for_both_proofs_of_the_firsts_death() {
     running.ends();
 }
 
+/// It hung up without having had its answer, and its last word is that nothing is true any more.
+#[test]
+fn what_was_said_last_by_who_did_not_listen_counts() {
+    let running = Running::new();
+    let (alive, dead) = process();
+    let first = running.meet(&alive, 60).unwrap();
+    first.put("a", &[], b"x").unwrap();
+    let line = first.line.lock().unwrap().take().unwrap();
+    let say = |packet: Packet<'_>| {
+        let mut bytes = Vec::new();
+        packet.encode(&mut bytes).unwrap();
+        line::send(line.as_fd(), &bytes, &[], SendFlags::DONTWAIT).unwrap();
+    };
+    // Several questions, so that some answers find nobody, whenever it comes to them.
+    for _ in 0..4 {
+        say(Packet { name: b"b", bytes: b"y", ..Packet::plain(Kind::Put, 0) });
+    }
+    say(Packet { name: packet::ALL, ..Packet::plain(Kind::Forget, 0) });
+    drop((line, dead));
+    let (alive, _life) = process();
+    let next = loop {
+        match running.meet(&alive, 60) {
+            Err(HoldError::Io(Errno::BUSY)) => std::thread::yield_now(),
+            met => break met.unwrap(),
+        }
+    };
+    assert_eq!(contents(&next), []);
+    next.end();
+    running.ends();
+}
+
 /// A switch that got no answer in time goes on by itself: nothing of its ports is shut down, and
 /// nobody goes on with what was held then.
 #[test]
