@@ -149,11 +149,14 @@ impl Tcp {
 
     /// A packet of the guest's.
     pub(crate) fn packet<'a>(&mut self, packet: &'a [u8], wire: &mut Wire<'a>, now: Instant) {
-        self.last = now;
+        if !matches!(self.guest, Guest::Left(_)) {
+            self.last = now;
+        }
         match &mut self.guest {
             // It asks again: it will be answered when the server is.
             Guest::Waits(_) => {}
             // A SYN of the same port is not refused: it comes again, when this flow has ended.
+            // Until then only the server can lengthen it.
             Guest::Left(_) => {}
             Guest::Talks(stack) => {
                 let was = stack.socket().state();
@@ -342,7 +345,13 @@ impl Tcp {
         match &mut self.guest {
             Guest::Waits(_) => {}
             Guest::Talks(stack) => stack.socket().abort(),
-            Guest::Left(rest) => rest.clear(),
+            Guest::Left(rest) => {
+                // The server is not to take what it has had for all.
+                if let Some(host) = self.host.take() {
+                    sockets::reset(host);
+                }
+                rest.clear();
+            }
         }
     }
 

@@ -145,9 +145,8 @@ fn a_connection_that_nobody_uses_ends() {
     assert_eq!(server.read(&mut [0; 9]).unwrap_err().kind(), ErrorKind::ConnectionReset);
 }
 
-/// The host's socket is full when the guest ends, and the server reads later.
-#[test]
-fn what_a_guest_said_last_arrives_whoever_ended_first() {
+/// Both have said all, and the server has no room for what the guest said last.
+fn left(server_first: bool) -> (Raw, TcpStream, Vec<u8>) {
     static PIECE: [u8; 59_999] = {
         let mut piece = [0; 59_999];
         let mut n = 0;
@@ -157,30 +156,37 @@ fn what_a_guest_said_last_arrives_whoever_ended_first() {
         }
         piece
     };
-    for server_first in [true, false] {
-        let (mut raw, mut server) = Raw::new();
-        if server_first {
-            server.shutdown(Shutdown::Write).unwrap();
-        }
-        let mut sent = Vec::new();
-        loop {
-            raw.put(|repr| repr.payload = &PIECE);
-            raw.hear();
-            raw.next.0 += PIECE.len();
-            sent.extend_from_slice(&PIECE);
-            if raw.window < 150_000 {
-                break;
-            }
-        }
-        raw.put(|repr| repr.control = TcpControl::Fin);
-        raw.next.0 += 1;
-        if !server_first {
-            server.shutdown(Shutdown::Write).unwrap();
-        }
-        raw.lan.turn();
+    let (mut raw, server) = Raw::new();
+    if server_first {
+        server.shutdown(Shutdown::Write).unwrap();
+    }
+    let mut sent = Vec::new();
+    loop {
+        raw.put(|repr| repr.payload = &PIECE);
         raw.hear();
-        raw.put(|_| {});
-        assert_eq!(raw.flows(), 1, "there are bytes left");
+        raw.next.0 += PIECE.len();
+        sent.extend_from_slice(&PIECE);
+        if raw.window < 150_000 {
+            break;
+        }
+    }
+    raw.put(|repr| repr.control = TcpControl::Fin);
+    raw.next.0 += 1;
+    if !server_first {
+        server.shutdown(Shutdown::Write).unwrap();
+    }
+    raw.lan.turn();
+    raw.hear();
+    raw.put(|_| {});
+    assert_eq!(raw.flows(), 1, "there are bytes left");
+    (raw, server, sent)
+}
+
+/// The host's socket is full when the guest ends, and the server reads later.
+#[test]
+fn what_a_guest_said_last_arrives_whoever_ended_first() {
+    for server_first in [true, false] {
+        let (mut raw, mut server, sent) = left(server_first);
         // Longer than an end of TCP is remembered.
         raw.lan.now += 60_000;
         raw.put(|_| {});
@@ -199,4 +205,21 @@ fn what_a_guest_said_last_arrives_whoever_ended_first() {
         raw.lan.turn();
         assert_eq!(raw.flows(), 0, "nothing is left of it");
     }
+}
+
+/// A server that takes nothing for hours is not told that it has had all.
+#[test]
+fn what_is_never_taken_ends_by_a_reset() {
+    let (mut raw, mut server, sent) = left(true);
+    for _ in 0..20 {
+        // The guest knocks again, which lengthens nothing.
+        raw.lan.now += 600_000;
+        raw.put(|_| {});
+        raw.lan.turn();
+    }
+    assert_eq!(raw.flows(), 0, "it ends");
+    let mut got = Vec::new();
+    let error = server.read_to_end(&mut got).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+    assert!(got.len() < sent.len());
 }
