@@ -166,7 +166,8 @@ impl Holder<'_> {
             Err(errno) => self.reply(&Packet::refused(errno), &[]),
         };
         // Who does not listen any more may have said something before it hung up.
-        if said.is_err_and(|errno| errno != Errno::PIPE) {
+        // Which error that leaves depends on whether it has read all answers.
+        if said.is_err_and(|errno| !matches!(errno, Errno::PIPE | Errno::CONNRESET)) {
             self.hang_up();
         }
     }
