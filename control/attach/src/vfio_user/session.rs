@@ -183,7 +183,8 @@ impl Session {
     /// All that is held of the client, if this message may take some of it away: for as long as
     /// the holder may have it, that must not be the last that has.
     pub fn hold_on(&self, header: &Header) -> Option<impl Sized + use<>> {
-        let files = self.dma.files().filter(|_| Frames::is_control(header))?;
+        // Not for an access to a register, of which there are many.
+        let files = Frames::is_control(header).then(|| self.dma.files())??;
         Some((self.irqs.interrupts(), files))
     }
 

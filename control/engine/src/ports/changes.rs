@@ -47,7 +47,7 @@ pub(super) struct KeptChanges {
 impl KeptChanges {
     /// A port is gone, and the next switch is to have it, if it can.
     pub(super) fn lost(&mut self, port: NamedAddress) {
-        self.lost.retain(|other| other.name != port.name);
+        self.found(&port.name);
         self.lost.push(port);
     }
 
@@ -78,8 +78,13 @@ impl Ports {
     /// # Errors
     /// As [`Ports::apply`].
     pub fn begin(&mut self, own: &Plan) -> Result<(), Failed> {
-        let left = self.holding.found.remove(NAME);
-        let changes: Option<Changes> = left.and_then(|held| held_json::read(held, CHANGES));
+        let changes = self.holding.found.remove(NAME).and_then(|held| {
+            let changes = held_json::read(held, CHANGES);
+            if changes.is_none() {
+                left_out(&"it is not of this release");
+            }
+            changes
+        });
         let changes = changes.and_then(|changes| self.try_changes(changes));
         let changed = changes.as_ref().and_then(|changes| plan(changes, own));
         let goes_on = changed.as_ref().is_some_and(|changed| self.begin_changed(changed, own));
@@ -91,9 +96,11 @@ impl Ports {
         self.changes.lost = std::mem::take(&mut self.changes.left_out);
         self.changes.configured(own);
         let pins = changes.filter(|_| changed.is_some()).map(|changes| changes.pins);
-        pins.iter().flatten().for_each(|pin| self.pin_again(pin));
-        if let Err(refusal) = self.enforce() {
-            log::error!("pinned addresses: {}", refusal.message);
+        if let Some(pins) = pins.filter(|pins| !pins.is_empty()) {
+            pins.iter().for_each(|pin| self.pin_again(pin));
+            if let Err(refusal) = self.enforce() {
+                log::error!("pinned addresses: {}", refusal.message);
+            }
         }
         self.keep_changes();
         Ok(())
@@ -106,9 +113,7 @@ impl Ports {
             return None;
         }
         changes.deaths += 1;
-        if let Some(hold) = &self.holding.hold {
-            let _ = held_json::put(&**hold, NAME, CHANGES, &changes);
-        }
+        self.put_back(&changes);
         self.changes.deaths = changes.deaths;
         Some(changes)
     }
@@ -116,8 +121,12 @@ impl Ports {
     /// It is about to end in good order, and has not died of them.
     fn take_back(&self, mut changes: Changes) {
         changes.deaths = changes.deaths.saturating_sub(1);
+        self.put_back(&changes);
+    }
+
+    fn put_back(&self, changes: &Changes) {
         if let Some(hold) = &self.holding.hold {
-            let _ = held_json::put(&**hold, NAME, CHANGES, &changes);
+            let _ = held_json::put(&**hold, NAME, CHANGES, changes);
         }
     }
 
@@ -237,7 +246,7 @@ impl Ports {
     /// The next switch is not to have a port that was lost. False: there is none.
     pub(super) fn give_up(&mut self, name: &PortName) -> bool {
         let before = self.changes.lost.len();
-        self.changes.lost.retain(|port| port.name != *name);
+        self.changes.found(name);
         self.keep_changes();
         self.changes.lost.len() < before
     }
@@ -320,7 +329,7 @@ fn plan(changes: &Changes, own: &Plan) -> Option<Plan> {
 }
 
 fn left_out(why: &dyn std::fmt::Display) {
-    log::error!("what was changed while the last switch ran is left out: {why}");
+    log::error!("what was changed while the last switch ran is left out, make it again: {why}");
 }
 
 #[cfg(test)]
@@ -376,6 +385,12 @@ mod tests {
         ports
     }
 
+    fn set_limit(ports: &mut Ports, name: &str) {
+        let limit = [("rate".to_owned(), "1Mbit".to_owned())];
+        let limit = vmlan_config::address::LimitTable::new(&limit).unwrap();
+        ports.set_limit(&name.parse().unwrap(), limit).unwrap();
+    }
+
     fn limits(ports: &Ports) -> usize {
         ports.limits().len()
     }
@@ -407,9 +422,7 @@ mod tests {
     #[test]
     fn starts_that_fail_do_not_count() {
         let hold = Arc::new(Memo::default());
-        let limit = [("rate".to_owned(), "1Mbit".to_owned())];
-        let limit = vmlan_config::address::LimitTable::new(&limit).unwrap();
-        start(&hold).set_limit(&"tenant".parse().unwrap(), limit).unwrap();
+        set_limit(&mut start(&hold), "tenant");
         let nowhere = ["a=stream:/nowhere/at/all".parse().unwrap()];
         for _ in 0..2 * MAX_DEATHS {
             let mut ports = new(&hold);
@@ -423,9 +436,7 @@ mod tests {
     #[test]
     fn changes_that_switches_die_of_are_left_out() {
         let hold = Arc::new(Memo::default());
-        let limit = [("rate".to_owned(), "1Mbit".to_owned())];
-        let limit = vmlan_config::address::LimitTable::new(&limit).unwrap();
-        start(&hold).set_limit(&"tenant".parse().unwrap(), limit).unwrap();
+        set_limit(&mut start(&hold), "tenant");
         for _ in 0..2 * MAX_DEATHS {
             // Told to end, it has not died.
             start(&hold).hand_over();
@@ -437,7 +448,7 @@ mod tests {
         let mut ports = start(&hold);
         assert_eq!(limits(&ports), 0);
         // From here on others count, and one that lives for long enough begins anew.
-        ports.set_limit(&"other".parse().unwrap(), limit).unwrap();
+        set_limit(&mut ports, "other");
         for _ in 0..2 * MAX_DEATHS {
             let mut ports = start(&hold);
             assert_eq!(limits(&ports), 1);
