@@ -343,11 +343,12 @@ impl<R: Register, F: RxFormat> RxSide<R> for RxRing<F> {
         count
     }
 
-    /// Descriptors that are done though an earlier one is not.
+    /// Descriptors that are not done though a later one is. The last is looked at first: a device
+    /// that is at work meanwhile finishes those before it earlier.
     fn out_of_order(&self) -> u64 {
-        let done = |n: &u16| F::is_done(self.word(self.ahead(*n)));
-        let count = (0..RxSide::<R>::outstanding(self)).skip_while(done).filter(done).count();
-        count as u64
+        let open = |n: &u16| !F::is_done(self.word(self.ahead(*n)));
+        let all = (0..RxSide::<R>::outstanding(self)).rev();
+        all.skip_while(open).filter(open).count() as u64
     }
 
     #[inline]

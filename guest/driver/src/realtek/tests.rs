@@ -381,3 +381,34 @@ fn a_chip_that_is_gone_is_noticed() {
     assert!(!nic.is_connected());
     assert!(nic.wait(RX, Duration::ZERO).is_err());
 }
+
+/// A chip that is at work while its rings are looked at is not at fault.
+#[test]
+fn rings_are_sound_while_the_chip_is_at_work() {
+    for _ in 0..300 {
+        let options = Options { size: 256, ..options(Model::R8169) };
+        let ram = crate::nic::make_ram(&options).unwrap();
+        let fake = Fake::new(&ram, Model::R8169);
+        let mut nic = ChipDriver::<Rings<Gigabit>, _>::new(options, &ram, fake).unwrap();
+        for _ in 0..200 {
+            send(&mut nic, &frame(60));
+        }
+        nic.flush();
+        let rings = [nic.tx.base(), nic.rx.base()].map(|gpa| {
+            let at = usize::try_from(gpa - ram.guest_phys(0)).unwrap();
+            ram.view::<std::sync::atomic::AtomicU64>(at, 2 * 200)
+        });
+        std::thread::scope(|scope| {
+            let chip = scope.spawn(|| {
+                for n in 0..200 {
+                    for ring in &rings {
+                        ring[2 * n].fetch_and(!fake::OWN, std::sync::atomic::Ordering::Release);
+                    }
+                }
+            });
+            while !chip.is_finished() {
+                assert!(nic.is_sound());
+            }
+        });
+    }
+}

@@ -213,15 +213,13 @@ impl<R: Register, F: TxFormat> TxSide<R> for TxRing<F> {
             && self.is_done((self.under_way / 2).max(self.chunk.min(self.under_way)) - 1)
     }
 
-    /// Descriptors that are done though an earlier one is not, and heads that cannot be: the device
-    /// must do neither.
+    /// Descriptors that are not done though a later one is, and heads that cannot be: the device
+    /// must do neither. The last is looked at first, as a device may be at work meanwhile.
     fn out_of_order(&self) -> u64 {
         let reported = |n: &u16| self.report_after(self.slot_after(*n)) == self.slot_after(*n);
-        let mut done = (0..self.under_way)
-            .filter(reported)
-            .skip_while(|n| self.is_done(*n))
-            .filter(|n| self.is_done(*n));
-        done.by_ref().count() as u64 + self.bad_heads
+        let open = |n: &u16| !self.is_done(*n);
+        let all = (0..self.under_way).rev().filter(reported);
+        all.skip_while(open).filter(open).count() as u64 + self.bad_heads
     }
 
     #[inline]

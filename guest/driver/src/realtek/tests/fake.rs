@@ -38,7 +38,7 @@ pub(crate) mod word {
     pub(crate) const HOST_RXKICK_AT: usize = 0x5c;
 }
 
-const OWN: u64 = 1 << 31;
+pub(super) const OWN: u64 = 1 << 31;
 const EOR: u64 = 1 << 30;
 
 #[derive(Debug)]

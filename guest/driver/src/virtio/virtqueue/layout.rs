@@ -134,7 +134,9 @@ impl SplitRing {
             foreign: self.bad_used,
             ..Audit::default()
         };
-        let used = self.audit_used(&mut audit);
+        // Read once: a device that is at work moves it.
+        let end = virtqueue::VirtqueueFields::used_idx(self);
+        let used = self.audit_used(&mut audit, end);
         let free = self.audit_free(&mut audit);
         for slot in 0..self.options.slots() {
             let in_used = used.contains(&slot);
@@ -146,14 +148,14 @@ impl SplitRing {
                 Owner::Free => audit.lost += 1,
             }
         }
-        self.audit_avail(&mut audit, &used);
+        self.audit_avail(&mut audit, end, &used);
         audit
     }
 
-    /// The slots between our index and the device's index of the used ring.
-    fn audit_used(&self, audit: &mut Audit) -> BTreeSet<u16> {
+    /// The slots between our index and `end`, the device's index of the used ring.
+    fn audit_used(&self, audit: &mut Audit, end: u16) -> BTreeSet<u16> {
         let mut seen = BTreeSet::new();
-        let count = virtqueue::VirtqueueFields::used_idx(self).wrapping_sub(self.last_used);
+        let count = end.wrapping_sub(self.last_used);
         if count > self.outstanding() {
             audit.foreign += u64::from(count - self.outstanding());
         }
@@ -181,11 +183,10 @@ impl SplitRing {
         seen
     }
 
-    /// The avail ring from the used index on: what a device that starts there will see. It must
-    /// hold as many slots as the device owes us, each once.
-    fn audit_avail(&self, audit: &mut Audit, used: &BTreeSet<u16>) {
+    /// The avail ring from the used index, `start`, on: what a device that starts there will see.
+    /// It must hold as many slots as the device owes us, each once.
+    fn audit_avail(&self, audit: &mut Audit, start: u16, used: &BTreeSet<u16>) {
         let mut seen = BTreeSet::new();
-        let start = virtqueue::VirtqueueFields::used_idx(self);
         let count = self.avail_idx.wrapping_sub(start);
         if count > self.options.slots() {
             audit.foreign += 1;

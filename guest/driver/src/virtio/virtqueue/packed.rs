@@ -420,8 +420,21 @@ impl PackedRing {
     }
 
     /// As [`super::SplitRing::audit`]: where every slot is, by the ring itself and by the driver's
-    /// own books.
+    /// own books. A device that goes on meanwhile overwrites what was to be looked at: then that is
+    /// done again, a few times at most.
     pub fn audit(&self) -> Audit {
+        let mut left = 8;
+        loop {
+            let (audit, end) = self.look_at_all();
+            left -= 1;
+            if left == 0 || !self.is_used(end) {
+                return audit;
+            }
+        }
+    }
+
+    /// The audit, and where the used descriptors ended.
+    fn look_at_all(&self) -> (Audit, Place) {
         let mut audit = Audit {
             slots: self.options.slots().into(),
             foreign: self.bad_used,
@@ -442,7 +455,7 @@ impl PackedRing {
         audit.twice += u32::from(self.free_slots()) - u32::try_from(free.len()).unwrap_or(0);
         audit.lost += audit.free.saturating_sub(u32::try_from(free.len()).unwrap_or(0));
         self.audit_avail(&mut audit, end, &used);
-        audit
+        (audit, end)
     }
 
     /// The slots in used descriptors that were not taken back; returns where those end.
