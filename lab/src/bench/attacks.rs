@@ -238,9 +238,9 @@ const NOTES: [&str; 3] = [
      run as root, with a thread and a port for each peer, which attack without a pause.",
     "Each pair is a window beside the attackers and one beside a control: a process of the same \
      user, niceness and number of threads, at ports of a switch that nobody attacks, which uses as \
-     much of the processor as the attackers did (cores). Without it the figure on a machine with \
-     few cores would be the attackers' own use of them, which the host's scheduler has to bound. \
-     rate and p99 are medians of such ratios, quartiles in brackets.",
+     much of the processor as the attackers did (cores) and sleeps as often. Without it the figure \
+     on a machine with few cores would be the attackers' own use of them, which the host's \
+     scheduler has to bound. rate and p99 are medians of such ratios, quartiles in brackets.",
     "Operator, while the attack goes on: the longest of five requests for counters, `port del` of \
      an attacked port, SIGTERM until the process has gone. start: kill -9, and the same switch \
      again at the same sockets until its API answers.",

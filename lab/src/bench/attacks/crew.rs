@@ -9,7 +9,7 @@ use rustix::process::{getrlimit, kill_process, setrlimit};
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use vmlan_config::human_text::to_f64;
-use vmlan_harness::usage::CpuTime;
+use vmlan_harness::usage::{CpuTime, sleeps};
 use vmlan_harness::{Launch, Process, SilentFile};
 
 use super::Attack;
@@ -23,8 +23,8 @@ const NOBODY: u32 = 65534;
 /// One peer's attack may have threads of its own: fewer burners could not use as much.
 const MOST_CORES: usize = 2;
 
-/// How often a burner looks whether it is to work.
-const PERIOD: Duration = Duration::from_millis(2);
+/// How long a burner works between two sleeps, at least and at most.
+const STRETCH: [Duration; 2] = [Duration::from_micros(20), Duration::from_millis(5)];
 
 /// What it prints when it begins.
 const READY: &str = "ready";
@@ -35,16 +35,25 @@ pub(in crate::bench) struct Orders {
     attack: String,
     /// A peer for each of these sockets.
     sockets: Vec<PathBuf>,
-    /// So many cores are to be used instead.
-    burn: Option<f64>,
+    /// As much of the processor is to be used instead.
+    burn: Option<Use>,
+}
+
+/// What a crew uses of the processor. How it sleeps counts as well: whoever wants a core always
+/// keeps it for longer than one who wakes up for a moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(in crate::bench) struct Use {
+    pub(super) cores: f64,
+    /// Sleeps of its threads in a second, of their own accord.
+    pub(super) sleeps: f64,
 }
 
 /// What a crew does.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Role {
     Attackers,
-    /// Uses so many cores.
-    Burners(f64),
+    /// Use as much.
+    Burners(Use),
 }
 
 /// One that was started. While it rests its process is stopped, and what it holds stays.
@@ -61,7 +70,7 @@ impl Crew {
     ) -> Result<Self, Failure> {
         let burn = match role {
             Role::Attackers => None,
-            Role::Burners(cores) => Some(cores),
+            Role::Burners(as_much) => Some(as_much),
         };
         let orders = Orders { attack: attack.name.into(), sockets: sockets.to_vec(), burn };
         let orders = serde_json::to_string(&orders).map_err(|e| Failure::Failed(e.to_string()))?;
@@ -89,9 +98,10 @@ impl Crew {
         let _ = pid.map(|pid| kill_process(pid, signal));
     }
 
-    /// CPU time so far, of threads that have ended too.
-    pub(super) fn used(&self) -> Duration {
-        CpuTime::of(self.0.pid()).unwrap_or_default().total()
+    /// CPU time so far, of threads that have ended too; and sleeps, of those that run.
+    pub(super) fn used(&self) -> (Duration, u64) {
+        let pid = self.0.pid();
+        (CpuTime::of(pid).unwrap_or_default().total(), sleeps(pid).unwrap_or(0))
     }
 
     pub(super) fn alive(&mut self) -> Result<(), Failure> {
@@ -125,9 +135,11 @@ pub(in crate::bench) fn run(orders: &str) -> Result<(), Failure> {
     let peers = orders.sockets.len();
     std::thread::scope(|s| {
         match orders.burn {
-            Some(cores) => (0..peers.max(MOST_CORES)).for_each(|_| {
+            Some(Use { cores, sleeps }) => (0..peers.max(MOST_CORES)).for_each(|_| {
                 let share = cores / to_f64(peers.max(MOST_CORES) as u64);
-                s.spawn(move || burn(share));
+                let [least, most] = STRETCH.map(|time| time.as_secs_f64());
+                let stretch = Duration::from_secs_f64((cores / sleeps).clamp(least, most));
+                s.spawn(move || burn(share, stretch));
             }),
             None => orders.sockets.iter().for_each(|path| {
                 let silent = silent.as_ref();
@@ -166,15 +178,16 @@ fn attack_for_ever(attack: &Attack, peer: &Peer<'_>) {
     }
 }
 
-/// Uses so much of a core; what it could not have at once it takes later.
-fn burn(share: f64) {
-    let begin = Instant::now();
+/// Uses so much of a core, a stretch of time at once; what it could not have at once it takes later.
+fn burn(share: f64, stretch: Duration) {
+    let (begin, mut until) = (Instant::now(), Duration::ZERO);
     loop {
-        let due = begin.elapsed().mul_f64(share.clamp(0.0, 1.0));
-        while cpu_time() < due {
+        until += stretch;
+        while cpu_time() < until {
             (0..1000).for_each(|_| std::hint::spin_loop());
         }
-        std::thread::sleep(PERIOD);
+        let due = until.div_f64(share.clamp(0.001, 1.0));
+        std::thread::sleep(due.saturating_sub(begin.elapsed()));
     }
 }
 

@@ -6,8 +6,9 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
+use vmlan_config::human_text::to_f64;
 
-use super::crew::{Crew, Role};
+use super::crew::{Crew, Role, Use};
 use super::{Attack, Case};
 use crate::bench::rounds::Cell;
 use crate::failure::Failure;
@@ -35,6 +36,8 @@ pub(super) struct Neighbours {
     pub(super) cpu_switch: f64,
     /// Cores that the crew used.
     pub(super) cpu_crew: f64,
+    /// Sleeps of the crew's threads in a second.
+    pub(super) sleeps_crew: f64,
 }
 
 /// One window beside each crew.
@@ -103,7 +106,7 @@ pub(super) fn measure(
         crew.alive()?;
         Ok(error.to_string())
     };
-    let mut used = 0.0;
+    let mut used = Use::default();
     for n in 0..pairs {
         if n >= FEWEST && Instant::now() >= until {
             break;
@@ -119,7 +122,8 @@ pub(super) fn measure(
                         return Ok(seen);
                     }
                 }
-                used = pair.attacked.cpu_crew;
+                let Neighbours { cpu_crew: cores, sleeps_crew: sleeps, .. } = pair.attacked;
+                used = Use { cores, sleeps };
             } else {
                 crew.rest();
                 let burners = control.crew(setup, what, Role::Burners(used))?;
@@ -178,7 +182,9 @@ impl Stage {
         let rate = self.lab.pkt_gen(Task { bytes: 60, ping: false, sender: &[] }, time, news)?;
         let task = Task { bytes: 60, ping: true, sender: &["-R", PINGS] };
         let trips = self.lab.pkt_gen(task, time, news)?;
-        let cpu_crew = (crew.used() - before).as_secs_f64() / begin.elapsed().as_secs_f64();
+        let (elapsed, after) = (begin.elapsed().as_secs_f64(), crew.used());
+        let cpu_crew = (after.0 - before.0).as_secs_f64() / elapsed;
+        let sleeps_crew = to_f64(after.1.saturating_sub(before.1)) / elapsed;
         let latency = |field: &str| trips.said.first()?.get("latency")?.get(field)?.as_f64();
         let us = |field: &str| -> Result<f64, Failure> {
             let none = || Failure::Failed("no round trip ended".into());
@@ -190,6 +196,7 @@ impl Stage {
             p99: us("p99_ns")?,
             cpu_switch: rate.window.cpu_switch,
             cpu_crew,
+            sleeps_crew,
         })
     }
 }
