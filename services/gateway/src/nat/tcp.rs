@@ -13,8 +13,9 @@ use super::sockets;
 use super::stack::{Sizes, Stack, Wire};
 use crate::link;
 
-/// How long a connection may be silent (RFC 5382).
+/// How long a connection may be silent, and one that the server has ended (RFC 5382, REQ-5).
 const IDLE: Duration = Duration::from_secs(2 * 3600 + 240);
+const HALF_CLOSED: Duration = Duration::from_secs(240);
 /// Rounds of copying before others have their turn.
 const ROUNDS: usize = 8;
 
@@ -119,7 +120,16 @@ impl Tcp {
 
     /// Bytes that may wait in it.
     pub(crate) fn buffers(&self) -> usize {
-        self.sizes.sum()
+        match &self.guest {
+            Guest::Left(rest) => rest.len(),
+            Guest::Waits(_) | Guest::Talks(_) => self.sizes.sum(),
+        }
+    }
+
+    /// When it has been silent for too long.
+    fn end(&self) -> Instant {
+        let half_closed = self.ended && matches!(self.guest, Guest::Talks(_));
+        self.last + if half_closed { HALF_CLOSED } else { IDLE }
     }
 
     /// Has the host's half arrived?
@@ -330,7 +340,7 @@ impl Tcp {
 
     /// When it wants a turn though nothing comes.
     pub(crate) fn due(&mut self, now: Instant) -> Option<Instant> {
-        let idle = Some(self.last + IDLE);
+        let idle = Some(self.end());
         match &mut self.guest {
             Guest::Waits(_) | Guest::Left(_) => idle,
             Guest::Talks(stack) => stack.due(now).into_iter().chain(idle).min(),
@@ -339,7 +349,7 @@ impl Tcp {
 
     /// Ends it if it has been silent for too long.
     pub(crate) fn end_if_idle(&mut self, now: Instant) {
-        if now < self.last + IDLE {
+        if now < self.end() {
             return;
         }
         match &mut self.guest {

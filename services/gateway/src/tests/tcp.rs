@@ -145,6 +145,26 @@ fn a_connection_that_nobody_uses_ends() {
     assert_eq!(server.read(&mut [0; 9]).unwrap_err().kind(), ErrorKind::ConnectionReset);
 }
 
+/// A guest's program that never closes what the server has ended holds nothing for hours.
+#[test]
+fn a_connection_that_only_the_server_has_ended_lasts_for_four_silent_minutes() {
+    let (mut raw, server) = Raw::new();
+    server.shutdown(Shutdown::Write).unwrap();
+    for _ in 0..3 {
+        raw.put(|repr| repr.payload = b"and this");
+        raw.next.0 += 8;
+        raw.lan.turn();
+        raw.hear();
+        raw.put(|_| {});
+        raw.lan.now += 239_000;
+        raw.lan.turn();
+        assert_eq!(raw.flows(), 1, "it goes on");
+    }
+    raw.lan.now += 2000;
+    raw.lan.turn();
+    assert_eq!(raw.flows(), 0);
+}
+
 /// Both have said all, and the server has no room for what the guest said last.
 fn left(server_first: bool) -> (Raw, TcpStream, Vec<u8>) {
     static PIECE: [u8; 59_999] = {
@@ -179,6 +199,8 @@ fn left(server_first: bool) -> (Raw, TcpStream, Vec<u8>) {
     raw.hear();
     raw.put(|_| {});
     assert_eq!(raw.flows(), 1, "there are bytes left");
+    let buffers = raw.lan.gateway.nat().buffers();
+    assert!(buffers > 0 && buffers <= 262_144, "{buffers} bytes wait: no more than the guest said");
     (raw, server, sent)
 }
 

@@ -20,8 +20,13 @@ impl Nat {
         };
         let Body::Tcp(tcp) = &mut flow.body else { return (false, false) };
         tcp.end_if_idle(io.now);
+        let had = tcp.buffers();
         let mut wire = Wire::new(io.link, ends, io.setup.mtu, &mut self.scratch);
         let standing = tcp.turn(&mut wire, io.now);
+        let less = had.saturating_sub(tcp.buffers());
+        self.buffers = self.buffers.saturating_sub(less);
+        let own = io.stations.allowance(flow.port);
+        own.into_iter().for_each(|own| own.buffers = own.buffers.saturating_sub(less));
         if tcp.is_answered() && !std::mem::replace(&mut flow.counted, true) {
             io.stations.allowance(flow.port).into_iter().for_each(|own| own.answered());
         }
