@@ -21,7 +21,7 @@ use vmlan_config::gateway::{
 use vmlan_frame::{Changed, error_chain};
 
 use super::open::Holding;
-use heard::Doubts;
+use heard::{Log, shortened};
 use kept::KeptLeases;
 use link::Link;
 pub(super) use setup::{Wanted, now};
@@ -48,7 +48,7 @@ pub(super) struct Nat {
     counters: GatewayCounters,
     forwards: Vec<(String, Option<String>)>,
     is_ready: bool,
-    doubts: Doubts,
+    log: Log,
 }
 
 impl Nat {
@@ -100,7 +100,7 @@ impl Nat {
             counters: GatewayCounters::default(),
             forwards: Vec::new(),
             is_ready: false,
-            doubts: Doubts::new(),
+            log: Log::new(),
         })
     }
 
@@ -132,19 +132,21 @@ impl Nat {
                 }
                 FromGateway::Lease(lease) => match remember(&self.setup, &mut self.leases, lease) {
                     Ok(is_new) => changed |= is_new,
-                    Err(strange) => self.doubts.say(name, strange),
+                    Err(strange) => self.log.doubt(name, strange),
                 },
                 FromGateway::Released(ip) => changed |= self.leases.remove(&ip).is_some(),
                 FromGateway::Counters(counters) => {
                     let (counters, all) = heard::counters(counters);
                     self.counters = counters;
                     if !all {
-                        self.doubts.say(name, "counters that have no names, or too many");
+                        self.log.doubt(name, "counters that have no names, or too many");
                     }
                 }
                 FromGateway::Forwards(list) => self.say_forwards(name, list),
-                FromGateway::Log { warn: true, text } => log::warn!("port {name}: {text}"),
-                FromGateway::Log { text, .. } => log::info!("port {name}: {text}"),
+                FromGateway::Log { warn, text } => {
+                    let level = if warn { log::Level::Warn } else { log::Level::Info };
+                    self.log.say(level, name, &text);
+                }
             }
         }
         if changed {
@@ -182,10 +184,14 @@ impl Nat {
         name: &PortName,
         list: Vec<(vmlan_config::gateway::Forward, Option<String>)>,
     ) {
-        let list: Vec<_> = list.into_iter().map(|(f, wrong)| (f.to_string(), wrong)).collect();
+        let ours = list.into_iter().filter(|(forward, _)| self.setup.forwards.contains(forward));
+        let list: Vec<_> = ours
+            .take(self.setup.forwards.len())
+            .map(|(forward, wrong)| (forward.to_string(), wrong.map(|text| shortened(&text))))
+            .collect();
         for (_, wrong) in list.iter().filter(|said| !self.forwards.contains(said)) {
             if let Some(wrong) = wrong {
-                log::warn!("port {name}: {wrong}");
+                self.log.say(log::Level::Warn, name, wrong);
             }
         }
         self.forwards = list;
@@ -283,7 +289,7 @@ fn remember(
         let other = |ip: &IpAddr, old: &Lease| ip.is_ipv4() && old.mac == lease.mac;
         leases.retain(|ip, old| *ip == lease.ip || !other(ip, old));
     }
-    leases.insert(lease.ip, lease);
+    leases.insert(lease.ip, heard::limited(lease, now(), setup));
     Ok(true)
 }
 

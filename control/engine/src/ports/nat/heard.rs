@@ -4,34 +4,55 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use vmlan_config::address::PortName;
-use vmlan_config::gateway::{GatewayCounters, Lease};
+use vmlan_config::gateway::{GatewayCounters, Lease, Setup};
 use vmlan_frame::{LogLimit, Mac};
 
 /// Counters of a sort that are kept: no gateway has half as many.
 const COUNTERS: usize = 64;
 
-/// What of it was dropped, in the log; no flood of lines.
-pub(super) struct Doubts {
+/// Longest text of it that is shown, in characters.
+const TEXT: usize = 300;
+
+/// Seconds that an address is given for at most: as long as one of IPv6 is remembered.
+const LONGEST: u64 = 86_400;
+
+/// What it says, and what of that was dropped, in the log; no flood of lines.
+pub(super) struct Log {
     limit: LogLimit,
     since: Instant,
 }
 
-impl Doubts {
+impl Log {
     /// No line yet.
     pub(super) fn new() -> Self {
         Self { limit: LogLimit::default(), since: Instant::now() }
     }
 
     /// `what` was dropped.
-    pub(super) fn say(&mut self, name: &PortName, what: &str) {
+    pub(super) fn doubt(&mut self, name: &PortName, what: &str) {
+        self.say(log::Level::Warn, name, &format!("the gateway has told {what}: dropped"));
+    }
+
+    /// A line of its own.
+    pub(super) fn say(&mut self, level: log::Level, name: &PortName, text: &str) {
+        let text = shortened(text);
         match self.limit.allow(self.since.elapsed()) {
             None => {}
-            Some(0) => log::warn!("port {name}: the gateway has told {what}: dropped"),
-            Some(n) => {
-                log::warn!("port {name}: the gateway has told {what}: dropped (as {n} before)");
-            }
+            Some(0) => log::log!(level, "port {name}: {text}"),
+            Some(n) => log::log!(level, "port {name}: {text} ({n} lines before were left out)"),
         }
     }
+}
+
+/// What is shown of a text.
+pub(super) fn shortened(text: &str) -> String {
+    text.chars().take(TEXT).collect()
+}
+
+/// The same lease, for no longer than the gateway may give one.
+pub(super) fn limited(lease: Lease, now: u64, setup: &Setup) -> Lease {
+    let most = now.saturating_add(u64::from(setup.lease).max(LONGEST));
+    Lease { expires: lease.expires.min(most), ..lease }
 }
 
 /// True if its texts are what they are to be. They are shown, and told to the next gateway: this
@@ -75,7 +96,7 @@ fn is_plain(name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use vmlan_config::gateway::{MAX_MESSAGE, Setup, ToGateway};
+    use vmlan_config::gateway::{MAX_MESSAGE, ToGateway};
 
     use super::super::{link, remember};
     use super::*;
@@ -135,6 +156,18 @@ mod tests {
             assert!(message.len() <= MAX_MESSAGE, "{} bytes", message.len());
         }
     }
+
+    #[test]
+    fn nobody_has_an_address_for_ever() {
+        let mut leases = BTreeMap::new();
+        let setup = Setup { lease: 600, ..Setup::default() };
+        remember(&setup, &mut leases, Lease { expires: u64::MAX, ..lease() }).unwrap();
+        let left = leases.values().next().unwrap().expires - super::super::now();
+        assert!((LONGEST - 60..=LONGEST).contains(&left), "{left} seconds");
+        let short = Lease { expires: 700, ..lease() };
+        assert_eq!(limited(short.clone(), 100, &setup), short);
+    }
+
     #[test]
     fn counters_are_few_and_have_plain_names() {
         let of = |names: &[&str]| GatewayCounters {
