@@ -152,7 +152,7 @@ const BENCHES: &[Bench] = &[
         about: "hostile VMs beside two neighbours: what those keep, and how long the operator \
             waits; as root with another user's attackers",
         usual: length(0.5, 5, 900),
-        short: length(0.2, 5, 420),
+        short: length(0.2, 5, 540),
         run: attacks::run,
     },
 ];
