@@ -71,7 +71,7 @@ pub(crate) struct Link {
     version: AtomicU64,
     pub(crate) up: AtomicBool,
     /// Some call said that the device is gone.
-    gone: AtomicBool,
+    pub(crate) gone: AtomicBool,
     /// The last look at every queue found nothing, so the next frame makes an edge in epoll.
     drained: AtomicBool,
     /// The device's MTU; 0: unknown.

@@ -4,7 +4,8 @@
 //! receives.
 //!
 //! *Link down*: writes fail with EIO, which costs the frame and nothing else. *Deleted*: reads and
-//! writes fail with EBADFD; a new device is made, or attached to, as soon as that works.
+//! writes fail with EBADFD; a new device is made, or attached to, as soon as that works. Any other
+//! error costs a frame: for one, no virtio-net header describes some that a NIC has merged.
 
 mod device;
 #[cfg(test)]
@@ -27,6 +28,10 @@ use crate::sys;
 use crate::thread_control::lock;
 use crate::vnet_header;
 use crate::writer::{self, Writer, queue_of};
+
+/// Looks at a queue that end in [`BATCH`] errors before it counts as empty. More errors than any
+/// queue has frames do not come from frames, and a worker that looked for their end would spin.
+const ERRORS: usize = 64;
 
 /// What is asked for.
 #[derive(Clone, Debug)]
@@ -60,7 +65,7 @@ impl std::fmt::Debug for Tap {
 /// The kernel's side sends: we read.
 #[derive(Debug)]
 struct Tx {
-    queues: Vec<Arc<OwnedFd>>,
+    queues: Vec<Queue>,
     inbox: Inbox,
     /// The queue to begin with, so that none starves.
     next: usize,
@@ -70,6 +75,14 @@ impl AsMut<Inbox> for Tx {
     fn as_mut(&mut self) -> &mut Inbox {
         &mut self.inbox
     }
+}
+
+/// A queue that we read.
+#[derive(Debug)]
+struct Queue {
+    fd: Arc<OwnedFd>,
+    /// Looks since it was empty that brought nothing but errors at their end.
+    errors: usize,
 }
 
 /// The kernel's side receives: we write.
@@ -195,7 +208,7 @@ impl TapPort {
         let mut tx = self.link.wanted.lock(&self.tx);
         let mut rx = self.link.wanted.lock(&self.rx);
         tx.inbox.lose(&self.link.counters.input);
-        tx.queues.clone_from(&queues);
+        tx.queues = queues.iter().map(|fd| Queue { fd: Arc::clone(fd), errors: 0 }).collect();
         rx.queues = queues;
         note(&self.link);
     }
@@ -210,30 +223,39 @@ impl TapPort {
         let n = queues.len();
         let first = *next;
         *next = if first + 1 < n { first + 1 } else { 0 };
-        for queue in queues.iter().cycle().skip(first).take(n) {
-            if !self.fill_from(queue.as_fd(), inbox, limit) {
-                return false;
-            }
-        }
-        true
+        let (before, from) = queues.split_at_mut(first.min(n));
+        from.iter_mut().chain(before).all(|queue| self.fill_from(queue, inbox, limit))
     }
 
     /// True if the queue has nothing more for us.
-    fn fill_from(&self, queue: BorrowedFd<'_>, inbox: &mut Inbox, limit: usize) -> bool {
+    fn fill_from(&self, queue: &mut Queue, inbox: &mut Inbox, limit: usize) -> bool {
+        let mut errors = 0;
         while inbox.len() < limit {
             // One byte over, so that a cut frame is longer than allowed.
             let Some(room) = inbox.free(vnet_header::LEN + MAX_FRAME + 1) else { return true };
             let room = room.get_mut(..vnet_header::LEN + MAX_FRAME + 1).unwrap_or_default();
-            match rustix::io::read(queue, room) {
+            match rustix::io::read(&queue.fd, room) {
                 Ok(n) => {
                     inbox.filled(n);
                     self.accept(inbox);
                 }
                 Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return true,
-                Err(_) => {
+                Err(Errno::AGAIN) => {
+                    queue.errors = 0;
+                    return true;
+                }
+                Err(Errno::BADFD) => {
                     self.link.report_gone();
                     return true;
+                }
+                // As a rule the kernel has freed a frame that its header cannot describe.
+                Err(_) => {
+                    self.link.counters.input.drop(Reason::DeviceError, 1);
+                    errors += 1;
+                    if errors == BATCH {
+                        queue.errors += 1;
+                        return queue.errors > ERRORS;
+                    }
                 }
             }
         }

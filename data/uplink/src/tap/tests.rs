@@ -5,6 +5,7 @@ use std::os::unix::net::UnixDatagram;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use rustix::event::epoll;
 use vmlan_frame::{Gso, MIN_FRAME, Offload};
 use vmlan_ram::Slice;
 
@@ -142,6 +143,26 @@ fn no_errno_ends_more_than_its_frame() {
     ] {
         assert_eq!(port.link.refused(&io::Error::from_raw_os_error(errno)), reason);
     }
+}
+
+/// Reading an epoll descriptor fails with EINVAL, as reading a TAP device does when a frame cannot
+/// be described. That ends too, so the worker goes on looking; it does not do so for ever.
+#[test]
+fn errors_of_reading_cost_frames_and_neither_the_device_nor_the_worker() {
+    let (port, _kernel) = fake();
+    let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
+    port.install(device::Device { queues: vec![Arc::new(epoll)], offloads: Offloads::ALL });
+    assert!(pull_now(&port, 256).frames.is_empty());
+    assert_eq!(port.link.counters.input.dropped(Reason::DeviceError), BATCH as u64);
+    assert!(port.arm(0), "there may be frames behind them");
+    let looks = (0..1000).take_while(|_| pull_now(&port, 256).frames.is_empty() && port.arm(0));
+    assert_eq!(looks.count(), ERRORS - 1);
+    // A doorbell is worth one more look.
+    pull_now(&port, 256);
+    assert!(!port.arm(0));
+    let errors = port.link.counters.input.dropped(Reason::DeviceError);
+    assert_eq!(errors, (BATCH * (ERRORS + 2)) as u64);
+    assert!(!port.link.gone.load(Ordering::SeqCst));
 }
 
 #[test]
