@@ -370,6 +370,7 @@ impl<'s> Export<'s> {
             return;
         }
         self.sequence = self.sequence.wrapping_add(1);
+        let connected = self.sender.connect();
         let own = || self.sender.address().unwrap_or(Ipv4Addr::UNSPECIFIED.into());
         let agent = Agent {
             address: self.shared.config.agent.unwrap_or_else(own),
@@ -377,7 +378,7 @@ impl<'s> Export<'s> {
             uptime: encode::low(millis(self.start.elapsed())),
         };
         let bytes = self.datagram.finish(agent);
-        let mut done = self.sender.send(bytes);
+        let mut done = connected.and_then(|()| self.sender.send(bytes));
         if done.as_ref().is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused) {
             // The one before was refused; this one has not been sent.
             self.shared.note(done.err());
@@ -401,15 +402,16 @@ impl Shared {
             return;
         };
         self.failed.fetch_add(1, Ordering::Relaxed);
-        if trouble.is_none_or(|(kind, _)| kind != error.kind()) {
+        // Once, also if the kinds of errors alternate.
+        if trouble.is_none() {
             log::warn!("sflow to {collector}: {error}; what is sent meanwhile is lost");
         }
         *trouble = Some((error.kind(), now));
     }
 }
 
-/// The socket. Connected, so that the kernel tells when nobody is there; a network that is not
-/// there yet is tried again.
+/// The socket. Connected, so that the kernel tells when nobody is there. That fixes the address it
+/// sends from, too: after an error, which may be because that has gone, it is connected anew.
 struct Sender {
     socket: UdpSocket,
     collector: SocketAddr,
@@ -433,12 +435,22 @@ impl Sender {
         self.socket.local_addr().ok().map(|a| a.ip())
     }
 
-    fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+    fn connect(&mut self) -> io::Result<()> {
         if !self.connected {
             self.socket.connect(self.collector)?;
             self.connected = true;
         }
-        self.socket.send(bytes).map(drop)
+        Ok(())
+    }
+
+    fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let sent = self.socket.send(bytes);
+        let stays = [io::ErrorKind::ConnectionRefused, io::ErrorKind::WouldBlock];
+        if sent.as_ref().is_err_and(|e| !stays.contains(&e.kind())) {
+            // A socket that is connected, and connected again, keeps its address.
+            self.connected = rustix::net::connect_unspec(&self.socket).is_err();
+        }
+        sent.map(drop)
     }
 }
 

@@ -6,6 +6,7 @@ use vmlan_frame::{Counters, Fate, Reason};
 
 use super::*;
 use crate::pcap;
+use crate::tests::{ip, namespace, veth, wait};
 
 /// Reads big-endian words.
 struct Xdr<'b>(&'b [u8]);
@@ -344,6 +345,36 @@ fn a_network_that_is_not_there_is_counted_and_survived() {
     }
     assert_eq!((sflow.counts().failed, sflow.counts().datagrams), (1, 0));
     assert!(sflow.trouble().is_some());
+}
+
+#[test]
+fn samples_go_on_when_the_hosts_address_changes() {
+    namespace(|| {
+        veth::pair();
+        ip("address add 10.9.7.1/32 dev near");
+        ip("route add 10.9.8.9 dev near");
+        ip("neighbor add 10.9.8.9 lladdr 02:00:00:00:00:09 dev near");
+        let far = veth::far();
+        let sflow = start(config(SocketAddr::from(([10, 9, 8, 9], 6343)))).unwrap();
+        let (_dir, port) = port();
+        let sampling = sflow.add(0, "a", port.port(), 1);
+        let mut frame = [0; 2000];
+        for address in [[10, 9, 7, 1], [10, 9, 6, 1]] {
+            wait("a datagram from there", || {
+                sample(&sampling, &[0; 64], 1, Fate::Many);
+                let n = rustix::io::read(&far, &mut frame).unwrap_or(0);
+                // Behind headers of Ethernet, IPv4 and UDP.
+                n > 42
+                    && frame[26..30] == address
+                    && read(&frame[42..n]).agent == IpAddr::from(address)
+            });
+            if address[2] == 7 {
+                ip("address add 10.9.6.1/32 dev near");
+                ip("address delete 10.9.7.1/32 dev near");
+            }
+        }
+        assert!(sflow.counts().failed > 0, "some found the old address gone");
+    });
 }
 
 #[test]
