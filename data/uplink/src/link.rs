@@ -275,13 +275,19 @@ fn watch<T: Interface>(port: &T, events: &OwnedFd) {
             [events.as_fd(), wake.fd()].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
         let again = (!port.attached()).then(|| retry.pause.max(RETRY));
         sys::poll(&mut fds, again.into_iter().chain(chores).min());
-        let told = !fds[0].revents().is_empty() || port.link().gone.load(Ordering::Acquire);
-        sys::drain(events.as_fd());
-        wake.clear();
-        if !wake.stopped() && (told || !port.attached()) {
+        let heard = hear(port.link(), events);
+        if !wake.stopped() && (heard || !port.attached()) {
             look(port, events, &mut retry);
         }
     }
+}
+
+/// Takes note of all that has been said so far. True if the device is to be looked at. What `poll`
+/// said does not count: more may have come since.
+fn hear(link: &Link, events: &OwnedFd) -> bool {
+    let heard = sys::drain(events.as_fd());
+    link.wake.clear();
+    heard || link.gone.load(Ordering::Acquire)
 }
 
 /// When to try again to get the device back. An attempt makes events of links itself and may
@@ -339,6 +345,23 @@ fn look<T: Interface>(port: &T, socket: &OwnedFd, retry: &mut Retry) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Between `poll` and the look at what there is, an event may come: it is not lost.
+    #[test]
+    fn what_is_read_is_heard() {
+        let link = Link::new("link", "link", Arc::new(|| ())).unwrap();
+        let (kernel, events) = std::os::unix::net::UnixDatagram::pair().unwrap();
+        events.set_nonblocking(true).unwrap();
+        let events = OwnedFd::from(events);
+        assert!(!hear(&link, &events));
+        kernel.send(b"event").unwrap();
+        assert!(hear(&link, &events));
+        assert!(!hear(&link, &events));
+        link.wake();
+        assert!(!hear(&link, &events), "that is for chores");
+        link.report_gone();
+        assert!(hear(&link, &events) && hear(&link, &events), "until somebody has looked");
+    }
 
     #[test]
     fn attempts_become_rare_while_the_device_is_there() {

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use libc::{c_int, c_short, c_uint};
 use rustix::event::{EventfdFlags, PollFd, Timespec};
+use rustix::io::Errno;
 use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use vmlan_ram::Slice;
@@ -188,14 +189,17 @@ pub(crate) fn notify(event: BorrowedFd<'_>) {
     let _ = rustix::io::write(event, &1u64.to_ne_bytes());
 }
 
-/// Reads and forgets what is there, up to a bound; `poll` will say if there is more.
-pub(crate) fn drain(fd: BorrowedFd<'_>) {
+/// Reads and forgets what is there, up to a bound; `poll` will say if there is more. True if there
+/// was anything, if only that something is lost.
+pub(crate) fn drain(fd: BorrowedFd<'_>) -> bool {
     let mut buf = [0; 8192];
-    for _ in 0..64 {
-        if rustix::io::read(fd, &mut buf).is_err() {
-            return;
+    for read in 0..64 {
+        match rustix::io::read(fd, &mut buf) {
+            Ok(_) | Err(Errno::NOBUFS) => {}
+            Err(_) => return read > 0,
         }
     }
+    true
 }
 
 /// Waits until one of `fds` is ready or the time is over. A signal ends it early.
