@@ -252,6 +252,8 @@ impl<T: Interface> Running<T> {
             let _ = thread.join();
             link.up.store(false, Ordering::Release);
             self.port.detach();
+            // No worker has the port any more, and nobody else does them.
+            self.port.chores();
             (link.changed)();
         }
     }

@@ -13,6 +13,7 @@ mod tests;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use rustix::io::Errno;
 use vmlan_frame::{
@@ -32,6 +33,9 @@ use crate::writer::{self, Writer, queue_of};
 /// Looks at a queue that end in [`BATCH`] errors before it counts as empty. More errors than any
 /// queue has frames do not come from frames, and a worker that looked for their end would spin.
 const ERRORS: usize = 64;
+
+/// How often the thread looks whether workers have let go of queues.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// What is asked for.
 #[derive(Clone, Debug)]
@@ -97,6 +101,8 @@ struct TapPort {
     link: Link,
     tx: Mutex<Tx>,
     rx: Mutex<Rx>,
+    /// Queues of devices that are gone, which workers may still watch.
+    old: Mutex<Vec<Arc<OwnedFd>>>,
 }
 
 /// Opens (or creates) the device and starts its control thread.
@@ -183,6 +189,14 @@ impl Interface for TapPort {
         self.replace(Vec::new(), Link::lost);
     }
 
+    /// Closes old queues that only we have. To close one waits for the kernel's lock on all its
+    /// links, and no worker is to be the last that has one.
+    fn chores(&self) -> Option<Duration> {
+        let mut old = lock(&self.old);
+        old.retain(|queue| Arc::strong_count(queue) > 1);
+        (!old.is_empty()).then_some(LOOK)
+    }
+
     fn more_details(&self) -> Details {
         let offload = if self.config.offload { "on" } else { "off" };
         let queues = lock(&self.rx).queues.len();
@@ -197,6 +211,7 @@ impl TapPort {
             config,
             tx: Mutex::new(Tx { queues: Vec::new(), inbox: Inbox::new(BATCH), next: 0 }),
             rx: Mutex::new(Rx { queues: Vec::new(), writer: Writer::new() }),
+            old: Mutex::default(),
         })
     }
 
@@ -209,8 +224,10 @@ impl TapPort {
         let mut rx = self.link.wanted.lock(&self.rx);
         tx.inbox.lose(&self.link.counters.input);
         tx.queues = queues.iter().map(|fd| Queue { fd: Arc::clone(fd), errors: 0 }).collect();
-        rx.queues = queues;
+        let old = std::mem::replace(&mut rx.queues, queues);
         note(&self.link);
+        drop((tx, rx));
+        lock(&self.old).extend(old);
     }
 
     /// Reads until `limit` frames wait, all queues are empty, or there is no room. True if looking

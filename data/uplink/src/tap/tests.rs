@@ -3,7 +3,6 @@ use std::io;
 use std::net::UdpSocket;
 use std::os::unix::net::UnixDatagram;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use rustix::event::epoll;
 use vmlan_frame::{Gso, MIN_FRAME, Offload};
@@ -242,6 +241,10 @@ fn a_deleted_device_is_made_again() {
         wait("the new one", || port.doorbells_version() >= version + 2 && port.is_up());
         assert!(changes.load(Ordering::SeqCst) > before, "workers were told");
         assert!(!Arc::ptr_eq(&old[0], &port.doorbells(0)[0]));
+        let watched = Arc::downgrade(&old[0]);
+        assert_eq!(watched.strong_count(), 2, "a worker is not the last that has it");
+        drop(old);
+        wait("its end", || watched.strong_count() == 0);
         assert_eq!(push(&*port, &[(&frame(0xfe, 60), Offload::NONE)]), 1);
         assert_eq!(port.counters().snapshot().1.frames, 1);
     });
