@@ -16,7 +16,7 @@ use vmlan_frame::{Batch, Direction, MAX_FRAME, MIN_FRAME, Sink};
 
 use super::PREFIX;
 use super::handover::{Found, Handover};
-use super::read::{ABSURD, FRAMES, Look, Reader, Refused};
+use super::read::{ABSURD, FRAMES, Look, PATIENCE, Reader, Refused};
 use crate::inbox::Inbox;
 
 /// Most bytes of one input's stream.
@@ -179,19 +179,21 @@ struct Parsed {
 
 fn parse(stream: &[u8]) -> Parsed {
     let mut parsed = Parsed::default();
-    let mut at = 0;
+    let (mut at, mut faults) = (0, 0usize);
     while let Some(prefix) = stream.get(at..at + 4) {
         let len = prefix.iter().fold(0, |n, byte| n << 8 | usize::from(*byte));
         at += 4;
-        if len > ABSURD {
+        if len > ABSURD || faults >= PATIENCE {
             parsed.nonsense = true;
             break;
         }
         let there = len.min(stream.len() - at);
         if !(MIN_FRAME..=MAX_FRAME).contains(&len) {
             parsed.refused.add(Refused { frames: 1, bytes: 4 + there as u64 });
+            faults += 1;
         } else if there == len {
             parsed.frames.push(at..at + len);
+            faults = faults.saturating_sub(1);
         }
         at += there;
     }

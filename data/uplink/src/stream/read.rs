@@ -19,6 +19,10 @@ const AHEAD: usize = 256 * 1024;
 /// Frames in an inbox: as many as are read ahead, unless they are shorter than Ethernet's shortest.
 pub(super) const FRAMES: usize = 4096;
 
+/// Refused frames beyond the good ones that a peer may send. One costs as much as a good frame, and
+/// many fit where one good one does; no peer sends them on purpose.
+pub(super) const PATIENCE: usize = 4096;
+
 /// What is known after a look at the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Look {
@@ -28,7 +32,7 @@ pub(super) enum Look {
     Drained,
     /// The peer closed, or its socket failed.
     Closed,
-    /// A length beyond [`ABSURD`].
+    /// A length beyond [`ABSURD`], or refused frames beyond [`PATIENCE`].
     Nonsense,
     /// A descriptor, which nobody here may receive.
     Descriptor,
@@ -56,19 +60,22 @@ pub(super) struct Reader {
     skip: usize,
     /// Not told to the worker yet.
     pub(super) refused: Refused,
+    /// Refused frames that no good ones make up for.
+    faults: usize,
     /// Bytes read since the worker was given some.
     ahead: usize,
 }
 
 impl Reader {
     pub(super) fn new() -> Self {
-        Self { inbox: Inbox::new(FRAMES), skip: 0, refused: Refused::default(), ahead: 0 }
+        let (inbox, refused) = (Inbox::new(FRAMES), Refused::default());
+        Self { inbox, skip: 0, refused, faults: 0, ahead: 0 }
     }
 
     /// Forgets what the peer has begun to send.
     pub(super) fn reset(&mut self) {
         self.inbox.clear();
-        (self.skip, self.refused, self.ahead) = (0, Refused::default(), 0);
+        (self.skip, self.refused, self.faults, self.ahead) = (0, Refused::default(), 0, 0);
     }
 
     /// True if the worker is to be given something.
@@ -124,7 +131,7 @@ impl Reader {
                 return Look::Drained;
             };
             let len = u32::from_be_bytes(*prefix) as usize;
-            if len > ABSURD {
+            if len > ABSURD || self.faults >= PATIENCE {
                 return Look::Nonsense;
             }
             if !(MIN_FRAME..=MAX_FRAME).contains(&len) {
@@ -133,11 +140,13 @@ impl Reader {
                 self.inbox.skip(PREFIX);
                 self.skip = len;
                 self.refused.add(Refused { frames: 1, bytes: PREFIX as u64 });
+                self.faults += 1;
             } else if self.inbox.tail().len() < PREFIX + len {
                 return Look::Drained;
             } else {
                 self.inbox.skip(PREFIX);
                 self.inbox.take(len, Offload::NONE);
+                self.faults = self.faults.saturating_sub(1);
             }
         }
         Look::More

@@ -11,7 +11,7 @@ use rustix::event::{PollFd, PollFlags};
 use vmlan_frame::{Direction, MAX_FRAME, Offload, Reason};
 use vmlan_ram::Slice;
 
-use super::read::{ABSURD, Look, Reader};
+use super::read::{ABSURD, Look, PATIENCE, Reader};
 use super::*;
 use crate::tests::{Keep, counted, frame, pull, push, wait};
 

@@ -128,27 +128,48 @@ fn room_that_was_promised_is_there() {
 }
 
 #[test]
-fn a_flood_of_empty_frames_is_charged_and_does_not_reach_the_worker_one_by_one() {
+fn empty_frames_are_charged_and_do_not_reach_the_worker_one_by_one() {
     let (_dir, stream, mut peer) = connected();
     let port = stream.port();
-    let mut writer = peer.try_clone().unwrap();
-    let thread = std::thread::spawn(move || writer.write_all(&[0; 100_000]).unwrap());
+    peer.write_all(&[0; 4 * PATIENCE]).unwrap();
     let (mut batch, mut keep) = (Batch::new(), Keep::default());
     wait("all", || {
         port.pull(0, &mut batch, 256, &mut keep);
-        keep.skipped == (25_000, 100_000)
+        keep.skipped == (PATIENCE, 4 * PATIENCE as u64)
     });
-    thread.join().unwrap();
-    assert_eq!(port.counters().input.dropped(Reason::Runt), 25_000);
-    assert!(!port.arm(0), "nothing more");
-    peer.write_all(&[0; 4]).unwrap();
-    wait("one more", || port.arm(0));
+    assert_eq!(port.counters().input.dropped(Reason::Runt), PATIENCE as u64);
+    assert!(!port.arm(0) && port.is_up(), "nothing more");
+}
+
+/// Each of them costs the port's thread a look: a peer that sends nothing else, or hardly anything
+/// else, is hung up on, and waits before it is welcome again.
+#[test]
+fn a_flood_of_empty_frames_ends_the_connection() {
+    for good in [vec![], framed(&frame(1, 60))] {
+        let (_dir, stream, mut peer) = connected();
+        let port = stream.port();
+        let unit = [good, vec![0; 100]].concat();
+        let flood = unit.repeat(1 + 8 * PATIENCE / 25);
+        let thread = std::thread::spawn(move || peer.write_all(&flood));
+        let (mut batch, mut keep) = (Batch::new(), Keep::default());
+        wait("the end", || {
+            port.pull(0, &mut batch, 256, &mut keep);
+            port.counters().faults.get() == 1
+        });
+        // It has gone on until its socket was closed.
+        let _ = thread.join().unwrap();
+        let refused = port.counters().input.dropped(Reason::Runt);
+        assert_eq!(refused, keep.skipped.0 as u64);
+        assert_eq!(refused, (PATIENCE + keep.frames.len().saturating_sub(1)) as u64);
+    }
 }
 
 /// Limits of a port hold back its peer, whatever it sends.
 #[test]
 fn a_peer_whose_frames_are_not_taken_is_not_read_from() {
-    for wire in [framed(&frame(1, 1000)), vec![0; 1000], framed(&vec![7; ABSURD])] {
+    let good = framed(&frame(1, 60));
+    let wires = [framed(&frame(1, 1000)), [good, vec![0; 4]].concat(), framed(&vec![7; ABSURD])];
+    for wire in wires {
         let (_dir, stream, mut peer) = connected();
         peer.set_nonblocking(true).unwrap();
         let (mut sent, mut full) = (0, 0);
