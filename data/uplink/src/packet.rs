@@ -24,8 +24,8 @@ use std::time::Duration;
 use rustix::io::Errno;
 use rustix::net::{netdevice, sockopt};
 use vmlan_frame::{
-    BATCH, Batch, Changed, Counters, Details, Doorbell, MAX_FRAME, Offload, Offloads, Port, Reason,
-    Sink, error_chain,
+    BATCH, Batch, Changed, Counters, Details, Doorbell, Gso, MAX_FRAME, Offload, Offloads, Port,
+    Reason, Sink, error_chain,
 };
 use vmlan_sandbox::Thread;
 
@@ -404,7 +404,15 @@ impl Port for PacketPort {
         let mut rx = lock(&self.rx);
         let socket = self.socket.as_fd();
         let output = &self.link.counters.output;
-        writer::push(batch, list, output, |frame| rx.write(socket, frame, &self.link))
+        writer::push(batch, list, output, |frame| {
+            // The kernel looks at the length of frames only that are not to be cut.
+            let Offload { gso, hdr_len, gso_size, .. } = frame.offload;
+            let piece = || frame.len.min(usize::from(hdr_len) + usize::from(gso_size));
+            if gso != Gso::None && !self.link.takes(frame.head, piece()) {
+                return Err(Reason::TooLong);
+            }
+            rx.write(socket, frame, &self.link)
+        })
     }
 
     fn offloads(&self) -> Offloads {

@@ -1,6 +1,6 @@
 //! Veth pairs in network namespaces of their own (as root): `near` is the port's interface, `far`
 //! is what a cable would lead to.
-use vmlan_frame::{BATCH, Gso, MIN_FRAME};
+use vmlan_frame::{BATCH, MIN_FRAME};
 
 use super::*;
 use crate::tests::transfer::{Host, sum, transfer};
@@ -151,6 +151,25 @@ fn a_large_segment_keeps_its_offloads_with_and_without_a_tag() {
             assert!(got[0].0 == f, "{tag:?}: {} bytes of {}", got[0].0.len(), f.len());
             assert_eq!(got[0].1, offload, "{tag:?}");
         }
+    });
+}
+
+/// A guest with jumbo frames beside an uplink without.
+#[test]
+fn segments_longer_than_the_mtu_are_not_sent() {
+    namespace(|| {
+        pair();
+        let (near, far) = (open_near(), far());
+        for tag in [None, Some([0x81, 0, 0, 5])] {
+            let (f, offload) = large(tag);
+            let cut_to = |gso_size| (&f[..], Offload { gso_size, ..offload });
+            push(&*near.port(), &[cut_to(4000), cut_to(1461), cut_to(1460)]);
+            let mut bytes = vec![0; 1 << 17];
+            // The kernel takes tags out.
+            assert_eq!(rustix::io::read(&far, &mut bytes), Ok(40_054), "the last one");
+            assert!(rustix::io::read(&far, &mut bytes).is_err(), "and nothing else");
+        }
+        assert_eq!(near.port().counters().output.dropped(Reason::TooLong), 4);
     });
 }
 
