@@ -58,6 +58,7 @@ impl Observer {
 
 /// What a port has counted that is worth an event: a word, and how often.
 fn counts(entry: &Entry) -> impl Iterator<Item = (&'static str, u64)> {
+    entry.opened.count_losses();
     let port = entry.opened.port();
     let counters = port.counters();
     let drops: Vec<_> = counters.drops().map(|(reason, n)| (reason.name(), n)).collect();

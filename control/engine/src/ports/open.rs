@@ -213,6 +213,13 @@ impl Opened {
         !matches!(self, Self::Pcap(_))
     }
 
+    /// Counts frames that the kernel has lost, if nothing but this does.
+    pub(super) fn count_losses(&self) {
+        if let Self::Xdp(p) = self {
+            p.port().count_doorbells();
+        }
+    }
+
     /// What watches other ports' frames.
     pub(super) fn mirror(&self) -> Option<Arc<dyn Mirror>> {
         match self {
@@ -346,6 +353,7 @@ impl Opened {
             Self::Vm(p) => p.stop(),
             Self::Nic(p) => p.stop(),
             Self::Stream(p) => p.stop(),
+            Self::Pcap(p) => p.stop(),
             // Nobody can keep their threads.
             _ => {}
         }
