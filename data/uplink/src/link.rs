@@ -13,7 +13,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags};
-use vmlan_frame::{Batch, Changed, Counters, Details, Offloads, Port, Reason, Sink};
+use vmlan_frame::{Batch, Changed, Counters, Details, LogLimit, Offloads, Port, Reason, Sink};
 use vmlan_sandbox::Thread;
 
 use crate::inbox::Inbox;
@@ -78,6 +78,9 @@ pub(crate) struct Link {
     mtu: AtomicU32,
     /// Why the device is not there.
     trouble: Mutex<Option<String>>,
+    log: Mutex<LogLimit>,
+    /// When the time of that began.
+    start: Instant,
 }
 
 impl Link {
@@ -96,6 +99,8 @@ impl Link {
             drained: AtomicBool::new(false),
             mtu: AtomicU32::new(0),
             trouble: Mutex::new(None),
+            log: Mutex::default(),
+            start: Instant::now(),
         })
     }
 
@@ -175,7 +180,11 @@ impl Link {
     }
 
     pub(crate) fn warn(&self, what: &str) {
-        log::warn!("{}: {what}", self.label);
+        match lock(&self.log).allow(self.start.elapsed()) {
+            None => {}
+            Some(0) => log::warn!("{}: {what}", self.label),
+            Some(n) => log::warn!("{}: {what} (and {n} lines left out before)", self.label),
+        }
     }
 
     /// A call said that the device is gone: the thread will see to it.
