@@ -20,12 +20,12 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use vmlan_frame::{Batch, Counters, Details, FrameView, Mirror, Offloads, Port, Reason, Sink};
 
 use crate::has_directory;
-use crate::thread_control::{lock, try_lock};
+use crate::thread_control::{CLOSE, join, lock, try_lock};
 
 const QUEUE: usize = 4 * 1024 * 1024; // Bytes that wait for the writer, at most.
 
@@ -90,11 +90,14 @@ struct Shared {
     counters: Counters,
 }
 
-/// A running capture. Ended when dropped: everything captured is in the file then.
+/// A running capture. Closed when dropped: everything captured is in the file then, unless its file
+/// system hangs.
 #[derive(Debug)]
 pub struct Pcap {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
+    /// When the writer was told to end.
+    told: Option<Instant>,
 }
 
 /// Creates (or empties) the file and starts the writer.
@@ -127,7 +130,7 @@ pub fn open(config: Config) -> Result<Pcap, PcapError> {
         .name("pcap".to_owned())
         .spawn(move || write(&served, &mut file))
         .map_err(fail)?;
-    Ok(Pcap { shared, thread: Some(thread) })
+    Ok(Pcap { shared, thread: Some(thread), told: None })
 }
 
 /// Opens the file without following a link or waiting for a pipe's reader; nobody else may read it.
@@ -201,13 +204,20 @@ impl Pcap {
         ]
     }
 
-    /// Writes what waits, and statistics, and ends the writer. The file stays.
-    pub fn close(&mut self) {
+    /// Begins to close, and waits for nothing: for several ports that are closed together.
+    pub fn stop(&mut self) {
         lock(&self.shared.queue).stop = true;
         self.shared.ready.notify_one();
-        if let Some(thread) = self.thread.take() {
-            // A panic in it has been reported by the runtime.
-            let _ = thread.join();
+        self.told.get_or_insert_with(Instant::now);
+    }
+
+    /// Writes what waits, and statistics, and ends the writer. The file stays. If the file system
+    /// keeps the writer for long, it is left behind with what it has not written.
+    pub fn close(&mut self) {
+        self.stop();
+        let Some(thread) = self.thread.take() else { return };
+        if !join(thread, self.told.unwrap_or_else(Instant::now) + CLOSE) {
+            log::error!("{}: its file hangs and is left behind", self.shared.config.label);
         }
     }
 }

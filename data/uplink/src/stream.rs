@@ -29,7 +29,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use vmlan_frame::{BATCH, Batch, Changed, Counters, Details, Doorbell, Offloads, Port, Sink};
 
@@ -40,10 +40,9 @@ use self::peers::Peers;
 use crate::inbox::Inbox;
 use crate::keep::{Keep, Keepers, Unkept};
 use crate::sys;
-use crate::thread_control::{Wake, Wanted, lock};
+use crate::thread_control::{CLOSE, Wake, Wanted, join, lock};
 
 const PREFIX: usize = 4; // Bytes of the length before each frame.
-const CLOSE: Duration = Duration::from_millis(800); // Longest wait for the thread to end.
 const STACK: usize = 256 * 1024; // The thread keeps little on its stack.
 
 /// What is asked for.
@@ -188,13 +187,7 @@ impl Stream {
         self.file = None;
         let Some(thread) = self.thread.take() else { return };
         let end = self.told.unwrap_or_else(Instant::now) + CLOSE;
-        while !thread.is_finished() && Instant::now() < end {
-            std::thread::sleep(Duration::from_micros(200));
-        }
-        if thread.is_finished() {
-            // A panic in it has been reported by the runtime.
-            let _ = thread.join();
-        } else {
+        if !join(thread, end) {
             log::error!("{}: its thread hangs and is left behind", self.port.config.label);
             self.port.set_down();
         }

@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags};
@@ -12,6 +13,9 @@ use crate::sys;
 
 /// Looks at a taken lock before a frame or a record is given up: some microseconds.
 const SPINS: u32 = 256;
+
+/// Longest wait for a thread that was told to end.
+pub(crate) const CLOSE: Duration = Duration::from_millis(800);
 
 /// Wakes a control thread that sleeps in `poll`, or tells it to end.
 #[derive(Debug)]
@@ -87,6 +91,20 @@ impl Wanted {
             Err(TryLockError::WouldBlock) => None,
         }
     }
+}
+
+/// Waits until `end` for a thread that has been told to end. False: it hangs in a system call, and
+/// is left behind.
+pub(crate) fn join(thread: JoinHandle<()>, end: Instant) -> bool {
+    while !thread.is_finished() && Instant::now() < end {
+        std::thread::sleep(Duration::from_micros(200));
+    }
+    let finished = thread.is_finished();
+    if finished {
+        // A panic in it has been reported by the runtime.
+        let _ = thread.join();
+    }
+    finished
 }
 
 /// Locks `m`. The states behind our locks are valid between any two statements, so a panic

@@ -174,6 +174,20 @@ fn the_file_is_private_and_nothing_else_is_overwritten() {
     assert!(matches!(none, PcapError::NoDirectory(..)), "{none:?}");
 }
 
+/// Neither the API nor the end of the switch waits for a writer that the file system keeps.
+#[test]
+fn a_file_that_hangs_is_left_behind() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut pcap = open(Config::new(dir.path().join("out.pcapng"))).unwrap();
+    let (file, hangs) = std::sync::mpsc::channel::<()>();
+    let writer = std::thread::spawn(move || {
+        let _ = hangs.recv_timeout(Duration::from_secs(20));
+    });
+    drop(pcap.thread.replace(writer));
+    pcap.close();
+    file.send(()).expect("the writer is there still");
+}
+
 #[test]
 fn a_full_disk_ends_the_capture_and_nothing_else() {
     let dir = tempfile::tempdir().unwrap();

@@ -6,6 +6,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags};
 use vmlan_frame::{Direction, MAX_FRAME, Offload, Reason};
