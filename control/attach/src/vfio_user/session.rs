@@ -185,7 +185,9 @@ impl Session {
     pub fn hold_on(&self, header: &Header) -> Option<impl Sized + use<>> {
         // Not for an access to a register, of which there are many.
         let files = Frames::is_control(header).then(|| self.dma.files())??;
-        Some((self.irqs.interrupts(), files))
+        // Copies: who exchanges an interrupt waits for whoever else has its `Arc`.
+        let copy = |i: Interrupt<Arc<dyn AsFd>>| i.event.as_fd().try_clone_to_owned().ok();
+        Some((self.irqs.interrupts().into_iter().filter_map(copy).collect::<Vec<_>>(), files))
     }
 
     /// Tells the driver that its chip was lost, and raises all interrupts.

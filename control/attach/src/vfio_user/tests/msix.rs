@@ -89,6 +89,20 @@ impl Client {
 const CONNECT: u32 = DATA_EVENTFD | ACTION_TRIGGER;
 const EINVAL: u8 = 22;
 
+/// Who exchanges a vector's eventfd waits, for a second at most, until nobody else has it.
+#[test]
+fn what_is_held_on_to_delays_no_exchange() {
+    let (port, area) = new_port(Model::Vmxnet3).unwrap();
+    let session = Session::new(Arc::clone(&port), area, Files::Ram, true);
+    let line = (Mode::Msix, 0);
+    port.host().set(line, Some(eventfd::new().unwrap()), &**port.nic());
+    let set_irqs = Header { id: 1, command: 8, no_reply: false };
+    let had = session.hold_on(&set_irqs);
+    assert!(had.is_some());
+    let [(found, event)] = port.host().connected().try_into().unwrap();
+    assert_eq!((found, Arc::strong_count(&event)), (line, 2), "its line's and this one");
+}
+
 #[test]
 fn a_client_is_told_how_many_vectors_there_are() {
     let mut client = Client::new();
