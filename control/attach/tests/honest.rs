@@ -265,9 +265,14 @@ fn send_rarp_announces_the_guest() {
     let mac = [0x52, 0x54, 0, 0x12, 0x34, 0x56];
     let mut body = mac.to_vec();
     body.extend([0; 2]);
+    // Workers have been told of all that came before.
+    let told = || f.changes.load(Ordering::SeqCst);
+    std::thread::sleep(Duration::from_millis(100));
+    let before = told();
     for _ in 0..100 {
         assert_eq!(raw.ask(19, &body, &[]), Some(0));
     }
+    until("workers are told to look", || told() > before);
     assert!(port.arm(0), "there is something to pull");
     let (_, seen) = bounce(&*port, &mut Batch::new(), true);
     assert_eq!(seen.len(), 1, "once");

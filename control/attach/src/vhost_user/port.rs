@@ -311,6 +311,8 @@ impl VhostUserPort {
             queue.push_back(mac);
         }
         self.has_rarp.store(true, Ordering::Release);
+        // Workers may all sleep, and a guest that has just come may be silent.
+        self.touched.store(true, Ordering::Release);
     }
 
     /// Stops the port after a worker found a fault; the attach thread does the rest.
