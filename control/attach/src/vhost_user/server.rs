@@ -246,6 +246,14 @@ impl Server {
         if self.port.counts_only(self.fault.is_some()) {
             return true;
         }
+        self.look_for_fault();
+        self.note();
+        (self.changed)();
+        true
+    }
+
+    /// Tells of a fault that was not there before.
+    fn look_for_fault(&mut self) {
         let fault = self.port.both().fault();
         if let (Some(fault), true) = (fault, fault != self.fault) {
             self.warn(&fault);
@@ -258,9 +266,6 @@ impl Server {
             }
         }
         self.fault = fault;
-        self.note();
-        (self.changed)();
-        true
     }
 
     /// An interrupt broke: whoever found it, and whether or not who did it has hung up first.
@@ -383,6 +388,10 @@ impl Server {
         self.keep_next(number, outcome.refusal.is_none());
         point();
         drop(before);
+        if self.fault.is_some() {
+            // Forgiven, perhaps.
+            self.look_for_fault();
+        }
         self.unshared |= outcome.refusal.as_ref().is_some_and(RequestRefusal::is_unshared);
         self.unshared &= !self.port.is_up();
         // Before the reply: whoever has it may look. It costs more than most messages.
