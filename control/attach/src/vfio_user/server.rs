@@ -59,8 +59,10 @@ const SIGN: Duration = Duration::from_secs(1);
 const HALF: Duration = Duration::from_millis(10);
 
 pub struct Served {
-    pub connection: Connection<Frames>,
+    /// Dropped before the connection is shut down: when the client hears of that, nobody is at work
+    /// in its memory any more.
     pub session: Session,
+    pub connection: Connection<Frames>,
     /// What of its chip outlives us.
     pub state: Option<OwnedFd>,
     replies: Replies,

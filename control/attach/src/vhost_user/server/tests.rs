@@ -1,6 +1,8 @@
 //! A switch that dies at every point of serving a front end's messages: the next goes on, each
 //! message has its effect once, and is answered once.
 
+mod ends;
+
 use std::fs::File;
 use std::io::Read as _;
 use std::os::fd::{BorrowedFd, OwnedFd};
