@@ -38,7 +38,7 @@ pub struct Outcome {
     /// To log.
     pub refusal: Option<CommandRefusal>,
     pub hang_up: bool,
-    /// What [`Session::memory`] says may have changed.
+    /// It was no register access: what [`Session::memory`] says may have changed.
     pub changed: bool,
     /// What [`Session::put_into`] says has changed.
     pub held: bool,
@@ -240,6 +240,7 @@ impl Session {
             replies.error(header, libc::EIO);
             return outcome;
         }
+        outcome.changed = !command.is_some_and(Command::is_access);
         let result = match command {
             Some(command) if self.done_before && !command.is_access() => {
                 self.done_before = false;
@@ -249,7 +250,6 @@ impl Session {
             Some(command) => {
                 outcome.held = command.is_held();
                 outcome.configured = command.is_access() && is_configuration(message.body);
-                outcome.changed = !command.is_access();
                 outcome.settled = command == Command::SetIrqs;
                 self.dispatch(command, message, replies)
             }
