@@ -19,8 +19,7 @@ use crate::sys;
 use crate::timer::{monotonic, thread_time};
 
 /// What people are told of a peer whose interrupt cannot be raised.
-pub const STUCK_INTERRUPT: &str =
-    "an interrupt's eventfd hung, failed or is slow: the VMM tampers with it";
+pub const STUCK_INTERRUPT: &str = "an eventfd hung, failed or is slow: the VMM tampers with it";
 
 thread_local! {
     static GUARD: OnceCell<sys::Interrupter> = const { OnceCell::new() };
@@ -125,6 +124,9 @@ const DOUBT: u32 = 6;
 const ALIKE: u32 = 16;
 const AT_ONCE: Duration = Duration::from_micros(25);
 
+/// How often something is tried to see whether a crowd makes it slow.
+const TRIALS: u32 = 4;
+
 /// What is forgiven: one part in this many of the time that passes, 5 ms in each second.
 const FORGIVEN: u32 = 200;
 /// Most that is owed, so that everything is forgotten after 10 s.
@@ -168,6 +170,21 @@ impl InterruptCost {
         let done = write();
         let again = clocks.thread_time().saturating_sub(after);
         (done, self.charge(Duration::from_nanos(clocks.monotonic()), used, again))
+    }
+
+    /// True if `act` meets a crowd: it is slow each time, by the CPU time that it uses. Whatever
+    /// else the machine does is not charged to it each time. It is one slow write too many then.
+    #[must_use]
+    pub fn finds_crowd(&self, clocks: &impl Clocks, mut act: impl FnMut()) -> bool {
+        let crowd = (0..TRIALS).all(|_| {
+            let before = clocks.thread_time();
+            act();
+            clocks.thread_time().saturating_sub(before) > SUSPECT
+        });
+        if crowd {
+            self.set_broken();
+        }
+        crowd
     }
 
     /// Judges a write that was slow, by the CPU time that it and its repetition have used.
@@ -305,6 +322,22 @@ mod tests {
         let (clocks, cost) = (Simulated::default(), InterruptCost::default());
         let flees = |_: &u32| clocks.write_once(&cost, 50_000);
         assert_eq!(1 + (0..1000).take_while(flees).count(), 5);
+    }
+
+    #[test]
+    fn a_crowd_is_found_by_what_is_slow_each_time() {
+        let finds = |times: [(u64, u64); 4]| {
+            let (clocks, cost) = (Simulated::default(), InterruptCost::default());
+            let mut times = times.into_iter();
+            let act = || times.next().into_iter().for_each(|(wall, cpu)| clocks.pass(wall, cpu));
+            let found = cost.finds_crowd(&clocks, act);
+            assert_eq!(cost.is_broken(), found);
+            found
+        };
+        assert!(finds([(50_000, 50_000); 4]) && finds([(510, 510); 4]));
+        assert!(!finds([(500, 500); 4]), "quick enough");
+        assert!(!finds([(50_000, 10); 4]), "preempted");
+        assert!(!finds([(10_000, 10_000), (10_000, 10_000), (10_000, 10_000), (5, 5)]));
     }
 
     #[test]

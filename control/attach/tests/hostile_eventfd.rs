@@ -70,9 +70,9 @@ fn workers_watch_one_descriptor_of_ours_whatever_a_front_end_kicks() {
     let f = Fixture::new();
     let before = f.door.port().doorbells(0);
     let guest = Guest::new();
-    let _crowd = crowd(&guest.kick);
     let mut raw = f.ready();
     guest.start(&mut raw);
+    let _crowd = crowd(&guest.kick);
     let same = |bells: &[vmlan_frame::Doorbell]| {
         bells.len() == 1 && std::sync::Arc::ptr_eq(&bells[0], &before[0])
     };
@@ -89,6 +89,40 @@ fn workers_watch_one_descriptor_of_ours_whatever_a_front_end_kicks() {
     let _ = rings(&epoll);
     guest.kick.signal();
     assert!(!rings(&epoll), "the kick of one that has gone");
+}
+
+/// When an epoll is added to one that a worker watches, the worker waits for as long as the crowd is
+/// large on what is in it. How much is too much is judged in simulated time, where it is counted.
+#[test]
+fn a_crowd_on_a_kick_costs_its_own_port() {
+    let f = Fixture::new();
+    let guest = Guest::new();
+    let mut raw = f.ready();
+    guest.give_memory(&mut raw);
+    let _crowd = crowd(&guest.kick);
+    if !is_slow_to_nest(&guest.kick) {
+        return;
+    }
+    assert_eq!(raw.kick(0, guest.kick_fd()), Some(1));
+    assert!(raw.is_closed());
+    assert_eq!(f.door.vhost_port().kicks().len(), 0);
+}
+
+/// As [`is_slow`], of putting an epoll with this into another: more than 0.5 ms is too much.
+fn is_slow_to_nest(kick: impl std::os::fd::AsFd) -> bool {
+    let epoll =
+        || rustix::event::epoll::create(rustix::event::epoll::CreateFlags::CLOEXEC).unwrap();
+    let add = |to: &OwnedFd, fd: &dyn std::os::fd::AsFd| {
+        rustix::event::epoll::add(to, fd.as_fd(), EventData::new_u64(0), EventFlags::IN).unwrap();
+    };
+    let inner = epoll();
+    add(&inner, &kick);
+    let time = || {
+        let (outer, begin) = (epoll(), vmlan_transport::sys::process_cpu());
+        add(&outer, &inner);
+        vmlan_transport::sys::process_cpu() - begin
+    };
+    (0..5).all(|_| time() > Duration::from_millis(1))
 }
 
 fn watch(epoll: &OwnedFd, bell: &vmlan_frame::Doorbell) {

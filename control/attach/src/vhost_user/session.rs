@@ -401,7 +401,7 @@ impl Session {
 impl Drop for Session {
     fn drop(&mut self) {
         // Taking kicks away does not fail.
-        let _ = self.port.kicks().set(&[], self.port.counters());
+        let _ = self.port.kicks().set(&[], self.port.counters(), self.port.cost());
         self.port.both().reset();
         // No frame of this front end is under way any more.
         self.port.set_connected(false);

@@ -407,7 +407,7 @@ impl VirtqueueTable {
             Some((port.lane_of(i.pair()), ring.kick.clone()?))
         };
         let kicks: Vec<_> = self.indexed().filter_map(kick).collect();
-        port.kicks().set(&kicks, port.counters())
+        port.kicks().set(&kicks, port.counters(), port.cost())
     }
 }
 
