@@ -158,6 +158,7 @@ impl Server {
             return self.leave();
         }
         self.hang_up();
+        (self.changed)();
         if let Some(keeping) = &self.keeping {
             let _ = keeping.forget();
         }
@@ -250,7 +251,7 @@ impl Server {
         }
         self.look_for_fault();
         self.note();
-        (self.changed)();
+        self.notify_later = true;
         true
     }
 
@@ -462,7 +463,7 @@ impl Server {
             self.pause.begin(back_off(wait));
         }
         self.note();
-        (self.changed)();
+        self.notify_later = true;
     }
 
     fn warn(&mut self, what: &dyn std::fmt::Display) {
