@@ -41,4 +41,4 @@ mod waker;
 
 pub use attach_error::AttachError;
 pub use memory::Files;
-pub use socket::SocketError;
+pub use socket::{Place, SocketError, could_listen};

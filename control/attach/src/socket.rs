@@ -22,6 +22,7 @@ const GROUP_MODE: u32 = 0o660;
 /// Where a socket is to be, and for whom.
 #[derive(Clone, Copy, Debug)]
 pub struct Place<'c> {
+    /// Its file.
     pub path: &'c Path,
     /// Permission bits. Default: what the umask leaves, or 0660 with a group.
     pub mode: Option<u32>,
@@ -106,6 +107,24 @@ pub fn listen(place: Place<'_>) -> Result<(Keeper, SocketFile), SocketError> {
     }
     let (id, keeper) = made?;
     Ok((keeper, SocketFile { path: path.to_owned(), id }))
+}
+
+/// Says why nobody could listen at `place`; with `own`, but for the socket that is there now.
+///
+/// # Errors
+/// Those of [`listen`], but for the keeper's.
+pub fn could_listen(place: Place<'_>, own: bool) -> Result<(), SocketError> {
+    let path = place.path;
+    check_path(path).map_err(failed("listen on", path))?;
+    if !own {
+        check_free(path)?;
+    }
+    let temp = temp_name(path);
+    let sock = unix_socket().map_err(failed("make a socket for", path))?;
+    bind(&sock, &temp).map_err(not_made(path))?;
+    let permitted = permit(&temp, place);
+    let _ = fs::remove_file(&temp);
+    permitted.map(drop)
 }
 
 impl SocketFile {
@@ -217,10 +236,19 @@ fn mark(path: &Path) -> u32 {
 }
 
 /// Sets the permissions, listens, and then gives the socket the name that others know.
+fn finish(keeper: &Keeper, temp: &Path, place: Place<'_>) -> Result<(u64, u64), SocketError> {
+    let id = permit(temp, place)?;
+    let listening = keeper.listener().map(|sock| rustix::net::listen(sock, BACKLOG));
+    listening.transpose().map_err(|e| failed("listen on", place.path)(e.into()))?;
+    fs::rename(temp, place.path).map_err(failed("make the socket", place.path))?;
+    Ok(id)
+}
+
+/// Sets the permissions of the socket `temp`; returns its device and inode.
 ///
 /// The directory may belong to the guest's user, who can replace `temp` by a link to a file of ours
 /// at any moment. So the permissions are set by the descriptor of what was checked.
-fn finish(keeper: &Keeper, temp: &Path, place: Place<'_>) -> Result<(u64, u64), SocketError> {
+fn permit(temp: &Path, place: Place<'_>) -> Result<(u64, u64), SocketError> {
     let file = open_path(temp).map(fs::File::from).map_err(failed("look at", temp))?;
     let meta = file.metadata().map_err(failed("look at", temp))?;
     if !meta.file_type().is_socket() {
@@ -235,9 +263,6 @@ fn finish(keeper: &Keeper, temp: &Path, place: Place<'_>) -> Result<(u64, u64), 
         let mode = fs::Permissions::from_mode(mode & 0o777);
         fs::set_permissions(&made, mode).map_err(failed("set the mode of", place.path))?;
     }
-    let listening = keeper.listener().map(|sock| rustix::net::listen(sock, BACKLOG));
-    listening.transpose().map_err(|e| failed("listen on", place.path)(e.into()))?;
-    fs::rename(temp, place.path).map_err(failed("make the socket", place.path))?;
     Ok((meta.dev(), meta.ino()))
 }
 

@@ -39,6 +39,7 @@ mod nat;
 mod observe;
 mod open;
 mod policy;
+mod rehearse;
 mod report;
 mod sflow;
 #[cfg(test)]
@@ -392,11 +393,12 @@ impl Ports {
     }
 
     fn reopen(&mut self, index: usize, old: Address, new: Address) -> Result<(), Refusal> {
+        let name = self.entries[index].name.clone();
+        let new = NamedAddress { name: name.clone(), address: new };
+        self.rehearse(&new)?;
         let entry = self.entries.remove(index);
-        let name = entry.name.clone();
         let kept = self.close_for_good(entry);
-        let opened = self.open(NamedAddress { name: name.clone(), address: new }, kept.clone());
-        let refusal = match opened {
+        let refusal = match self.open(new, kept.clone()) {
             Err(refusal) => refusal,
             Ok(entry) => {
                 self.entries.insert(index, entry);
@@ -418,7 +420,10 @@ impl Ports {
         self.entries.insert(index, entry);
         self.enforce()?;
         self.mirror();
-        Err(refusal)
+        Err(Refusal::new(
+            refusal.cause,
+            format!("{refusal}; it was closed, and opened again as it was"),
+        ))
     }
 
     /// A port could not be opened again: the others go on without it. The next switch is to have

@@ -1,9 +1,9 @@
 //! A whole configuration, put into force by difference: what is the same is not touched, and what
 //! fails leaves everything as it was.
 //!
-//! New ports come first, then changed ones, then policies and limits in one step. Ports that are no
-//! longer wanted go last. Only if a place moves from one port to another is its old owner closed
-//! first.
+//! Before anything is closed, what can be known of its successor is looked at. Then new ports come
+//! first, then changed ones, then policies and limits in one step. Ports that are no longer wanted
+//! go last. Only if a place moves from one port to another is its old owner closed first.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -98,7 +98,8 @@ impl Ports {
     /// would change.
     ///
     /// # Errors
-    /// If something cannot be opened or made. Then nothing has changed.
+    /// If something cannot be opened or made. Then all is as it was, but that ports may have been
+    /// closed and opened again, which the refusal says.
     pub fn apply(&mut self, plan: &Plan, dry_run: bool) -> Result<Applied, Failed> {
         let steps = Steps::new(&self.entries, &plan.ports);
         let applied = self.difference(&steps, plan, dry_run);
@@ -174,6 +175,10 @@ impl Ports {
     }
 
     fn carry_out(&mut self, plan: &Plan, steps: &Steps, undo: &mut Undo) -> Result<(), Failed> {
+        for named in &steps.reopened {
+            let port = Some(named.name.clone());
+            self.rehearse(named).map_err(|refusal| Failed { port, refusal })?;
+        }
         for name in &steps.early {
             self.close_named(name, undo);
         }
@@ -252,7 +257,7 @@ impl Ports {
 
     /// Back to what was before.
     fn go_back(&mut self, undo: Undo, failed: Failed) -> Failed {
-        let (mut lost, mut gone) = (Vec::new(), Vec::new());
+        let (mut lost, mut gone, mut again) = (Vec::new(), Vec::new(), Vec::new());
         for name in undo.opened.iter().rev() {
             if let Some(index) = self.find(name) {
                 let entry = self.entries.remove(index);
@@ -262,7 +267,10 @@ impl Ports {
         for (named, kept) in undo.closed {
             let lasting = !kept.is_fleeting();
             match self.open(named.clone(), kept) {
-                Ok(entry) => self.entries.push(entry),
+                Ok(entry) => {
+                    again.push(entry.name.to_string());
+                    self.entries.push(entry);
+                }
                 Err(refusal) => {
                     lost.push(refusal.message);
                     gone.push(named.name.clone());
@@ -287,9 +295,11 @@ impl Ports {
         for name in gone {
             self.has_changed(Event::of("port-removed", name.as_str()));
         }
-        let now = match lost.as_slice() {
-            [] => UNCHANGED.to_owned(),
-            lost => format!("; and not all is as it was: {}", lost.join("; ")),
+        let now = match (lost.as_slice(), again.as_slice()) {
+            ([], []) => UNCHANGED.to_owned(),
+            // A VM on a vfio-user port has lost its NIC by that.
+            ([], again) => format!("; closed, and opened again as they were: {}", again.join(", ")),
+            (lost, _) => format!("; and not all is as it was: {}", lost.join("; ")),
         };
         let refusal = Refusal::new(failed.refusal.cause, format!("{}{now}", failed.refusal));
         Failed { refusal, ..failed }

@@ -137,29 +137,42 @@ fn what_fails_leaves_everything_as_it_was() {
         "{THREE}\nmac stream:@/m,macs=52:54:00:00:00:01\n[limit.gold]\nrate = '1Mbit'\n"
     ))
     .unwrap();
+    std::fs::write(rig.dir.path().join("file"), "").unwrap();
     let before = (rig.addresses(), rig.pins(), rig.ports.limits());
     let (a, pa) = (rig.port("a"), rig.policy("a"));
-    for (text, said) in [
+    let again = "; closed, and opened again as they were: b, c";
+    let unchanged = "; nothing was changed";
+    for (text, said, end) in [
         // The last of many things fails.
         (
             "a stream:@/a,weight=7\nb stream:@/c\nc stream:@/b\nx \
                 stream:@/x,macs=52:54:00:00:00:01\nz stream:@/none/z",
             "port z: ",
+            again,
         ),
-        ("a stream:@/a\nb vhost-user:@/b,group=no-such-group-here", "no-such-group-here"),
-        ("a stream:@/a,uplink=b", "there is no such port"),
-        ("a stream:@/a,reach=web", "f:2: port a: reach=web: there is no such group"),
-        ("a stream:@/a,weight=0", "f:2: port a: weight=0"),
-        ("a stream:@/a\nb stream:@/a", "is the place of port a already"),
+        // What only opening finds is found before the port that runs is closed.
+        ("a stream:@/a\nb vhost-user:@/b,group=no-such-group-here", "no-such-group", unchanged),
+        ("c vhost-user:@/none/c", "none`", unchanged),
+        ("c vhost-user:@/file", "is not a socket", unchanged),
+        ("a stream:@/a,uplink=b", "there is no such port", ""),
+        ("a stream:@/a,reach=web", "f:2: port a: reach=web: there is no such group", ""),
+        ("a stream:@/a,weight=0", "f:2: port a: weight=0", ""),
+        ("a stream:@/a\nb stream:@/a", "is the place of port a already", ""),
     ] {
+        let (b, c) = (rig.port("b"), rig.port("c"));
         let error = rig.apply(text).unwrap_err();
-        assert!(error.contains(said), "{error}");
+        assert!(error.contains(said) && error.ends_with(end), "{error}");
+        let are_same = Arc::ptr_eq(&b, &rig.port("b")) && Arc::ptr_eq(&c, &rig.port("c"));
+        assert_eq!(are_same, end != again, "{text}");
         assert!(!error.contains("not all is as it was"), "{error}");
         assert_eq!((rig.addresses(), rig.pins(), rig.ports.limits()), before, "{text}");
         assert!(Arc::ptr_eq(&a, &rig.port("a")) && rig.policy("a").weight == pa.weight);
         assert!(rig.policy("b").to.own.is_some(), "what was opened again has its policy");
     }
-    assert_eq!(std::fs::read_dir(rig.dir.path()).unwrap().count(), 4);
+    let c = rig.port("c");
+    let error = rig.set("c", &[("group", "no-such-group-here")]).unwrap_err();
+    assert!(error.contains("no-such-group-here") && Arc::ptr_eq(&c, &rig.port("c")), "{error}");
+    assert_eq!(std::fs::read_dir(rig.dir.path()).unwrap().count(), 5);
 }
 
 #[test]

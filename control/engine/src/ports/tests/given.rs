@@ -66,6 +66,11 @@ pub(crate) fn changed(place: &str) {
     }
 }
 
+/// There is a port at this place.
+pub(super) fn has(place: &str) -> bool {
+    GIVEN.with_borrow(|all| all.contains_key(place))
+}
+
 /// The port at this place, if there is one; `changed` listens to it.
 pub(super) fn take(place: &str, changed: &Changed) -> Option<Given> {
     GIVEN.with_borrow_mut(|all| {

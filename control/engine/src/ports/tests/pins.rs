@@ -45,6 +45,7 @@ fn a_pin_outlives_a_change_that_is_refused() {
     // It is opened, its list is too long for so many VLANs, and it is opened as it was.
     let refused = rig.set("a", &[("connect", "on"), ("trunk", "1-2049")]).unwrap_err();
     assert!(refused.contains("macs: 2 addresses in 2049 VLANs"), "{refused}");
+    assert!(refused.ends_with("; it was closed, and opened again as it was"), "{refused}");
     assert!(!Arc::ptr_eq(&old, &rig.port("a")), "it is another");
     assert_eq!(rig.pins(), all);
     let macs = "macs=52:54:00:00:00:01+52:54:00:00:00:02";
