@@ -59,7 +59,17 @@ pub fn run(
                     return End::Stop;
                 }
             }
-            Next::Action(action) => apply(ports, running, action),
+            Next::Action(action) => {
+                // It may take away what kept a port that nobody holds.
+                let frees = matches!(
+                    action,
+                    Action::SetPort(..) | Action::RemovePort(..) | Action::Apply(..)
+                );
+                apply(ports, running, action);
+                if frees {
+                    ports.remove_abandoned();
+                }
+            }
             Next::Tick => {}
         }
         clock.tick(ports);
@@ -249,7 +259,14 @@ impl AgeingTimer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::worker::Workers;
+    use std::path::Path;
+    use std::sync::Arc;
     use std::sync::mpsc::channel;
+    use tokio::sync::oneshot;
+    use vmlan_config::file::SwitchTable;
+    use vmlan_config::settings::Settings;
+    use vmlan_switch::{Options, Switch};
 
     #[test]
     fn the_clock_sleeps_for_good_until_a_port_comes_up() {
@@ -265,5 +282,43 @@ mod tests {
         assert!(matches!(clock.wait(&actions), Next::Tick));
         drop(sender);
         assert!(matches!(clock.wait(&actions), Next::Hangup));
+    }
+
+    #[test]
+    fn a_port_that_nobody_holds_goes_when_no_other_names_it_any_more() {
+        let dir = tempfile::tempdir().unwrap();
+        let switch = Switch::new(Options::default());
+        let mut ports = Ports::new(Workers::played(switch.clone()).unwrap(), switch, || {});
+        let table = SwitchTable { api: Some(Path::new("/a").into()), ..SwitchTable::default() };
+        let running = Settings::new(Config::default(), table, Vec::new()).unwrap().running;
+        let (sender, actions) = channel();
+        let add = |text: &str, is_held: bool| {
+            let port = text.replace('@', dir.path().to_str().unwrap()).parse().unwrap();
+            // Its other end is gone at once.
+            let holder = is_held.then(|| Arc::new(oneshot::channel().0));
+            sender.send(Action::AddPort(Box::new(port), holder, oneshot::channel().0)).unwrap();
+        };
+        let list = || {
+            let (reply, answer) = oneshot::channel();
+            sender.send(Action::ListPorts(reply)).unwrap();
+            answer
+        };
+        add("vm1=stream:@/1", true);
+        add("vm2=stream:@/2,uplink=vm1", true);
+        add("w=stream:@/w,watch=vm2", false);
+        sender.send(Action::HolderGone).unwrap();
+        let before = list();
+        let keys = vec![("watch".to_owned(), String::new())];
+        let set = Action::SetPort("w".parse().unwrap(), keys, oneshot::channel().0);
+        sender.send(set).unwrap();
+        let after = list();
+        sender.send(Action::Stop).unwrap();
+        run(&mut ports, &running, &ProcessInfo::default(), &actions);
+        let names = |mut answer: oneshot::Receiver<Result<Vec<crate::info::PortInfo>, Refusal>>| {
+            let ports = answer.try_recv().unwrap().unwrap();
+            ports.into_iter().map(|port| port.name).collect::<Vec<_>>()
+        };
+        assert_eq!(names(before), ["vm1", "vm2", "w"]);
+        assert_eq!(names(after), ["w"]);
     }
 }

@@ -304,10 +304,17 @@ impl Ports {
 
     /// Closes ports whose holders are gone.
     pub fn remove_abandoned(&mut self) {
-        let gone = self.entries.iter().filter(|e| e.kept.is_abandoned());
-        for name in gone.map(|e| e.name.clone()).collect::<Vec<_>>() {
-            if let Err(refusal) = self.remove(&name) {
-                log::warn!("port {name}: nobody holds it any more, but it stays: {refusal}");
+        loop {
+            let gone = self.entries.iter().filter(|e| e.kept.is_abandoned());
+            let gone: Vec<_> = gone.map(|e| e.name.clone()).collect();
+            let stays = |name: &PortName| Some((name.clone(), self.remove(name).err()?));
+            let staying: Vec<_> = gone.iter().filter_map(stays).collect();
+            // One that has gone may have been what another stayed for.
+            if staying.len() == gone.len() {
+                for (name, refusal) in staying {
+                    log::warn!("port {name}: nobody holds it any more, but it stays: {refusal}");
+                }
+                return;
             }
         }
     }
