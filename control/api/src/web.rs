@@ -33,7 +33,7 @@ use tokio::sync::Semaphore;
 
 use super::client::{Client, ClientError};
 use super::server::{CONNECTIONS, http, tend};
-use super::{ErrorBody, handlers};
+use super::{ErrorBody, NewPort, handlers};
 
 const PAGE: &str = include_str!("web/page.html");
 const SCRIPT: &str = include_str!("web/page.js");
@@ -181,6 +181,10 @@ async fn answer(request: Request<Incoming>, guard: &Guard, client: &Client) -> A
         Ok(()) => match (head.method.as_str(), head.uri.path()) {
             ("GET", "/") => respond("text/html; charset=utf-8", PAGE),
             ("GET", "/page.js") => respond("text/javascript; charset=utf-8", SCRIPT),
+            // An answer without an end would keep a seat of those who may listen, and be told nobody.
+            (_, "/v1/events") => {
+                error(StatusCode::NOT_FOUND, "no events come by this page: ask the API's socket")
+            }
             (_, path) if path == "/metrics" || path.starts_with("/v1/") => {
                 forward(Request::from_parts(head, body), client).await
             }
@@ -205,6 +209,10 @@ async fn forward(request: Request<Incoming>, client: &Client) -> Answer {
     let Ok(body) = String::from_utf8(body.to_vec()) else {
         return error(StatusCode::BAD_REQUEST, "the body is not UTF-8");
     };
+    if serde_json::from_str::<NewPort>(&body).is_ok_and(|new| new.hold) {
+        let text = "no port is held by this page: ask the API's socket, or leave out `hold`";
+        return error(StatusCode::BAD_REQUEST, text);
+    }
     match client.forward(&method, &path, body).await {
         Ok(said) => {
             let mut answer = Response::new(Full::new(said.body().clone()));

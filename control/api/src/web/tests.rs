@@ -138,6 +138,20 @@ fn where_others_can_connect_reading_wants_the_token() {
     assert_eq!(ask(at, STATS, &[HERE, &bearer(SECRET)], "").0, 200);
 }
 
+/// One has no end, and would take a seat from those who listen; so would a port that is held.
+#[test]
+fn no_answer_goes_on() {
+    let (at, _rig) = page(Some(SECRET), true);
+    let (status, answer) = ask(at, "GET /v1/events", &[HERE], "");
+    assert!(status == 404 && answer.contains("the API's socket"), "{answer}");
+    let held = r#"{"name":"a","address":"stream:/a","hold":true}"#;
+    let (status, answer) = ask(at, "POST /v1/ports", &[HERE, &bearer(SECRET)], held);
+    assert!(status == 400 && answer.contains("`hold`"), "{answer}");
+    let (status, answer) =
+        ask(at, "POST /v1/ports", &[HERE, &bearer(SECRET)], &held.replace("true", "false"));
+    assert!(status == 409 && answer.contains("taken"), "{answer}");
+}
+
 #[test]
 fn requests_are_bounded() {
     let (at, _rig) = page(Some(SECRET), true);
