@@ -5,7 +5,8 @@
 const KEPT = 120; // Readings in the plots.
 const COLOURS = ["#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e377c2",
   "#17becf"];
-const token = new URLSearchParams(location.hash.slice(1)).get("token");
+// A token may be base64: as in a form, an unescaped plus would be a space.
+const token = new URLSearchParams(location.hash.slice(1).replaceAll("+", "%2B")).get("token");
 const at = (id) => document.getElementById(id);
 const known = { stats: null, read: 0, ports: [], leases: [], forwards: [] };
 const past = new Map(); // Port: rates of frames from it.
@@ -161,7 +162,7 @@ function technique(name) {
   const key = (word) => (port.address.match(new RegExp("," + word + "=([^,]*)")) || [])[1];
   if (port.kind !== "vfio-user") return port.kind === "vhost-user" ? "virtio" : port.kind;
   const model = key("model") || "e1000";
-  if (key("csb") === "on") return model + ", CSB";
+  if (/,csb(,|$)/.test(port.address)) return model + ", CSB";
   return model + (key("doorbell") === "mapped" ? ", mapped" : "");
 }
 
@@ -218,12 +219,14 @@ function removePort(name) {
   }
 }
 
-// Adds or removes a forward: the port's key holds all of them.
-function forward(net, add, remove) {
+// Adds or removes a forward. The port's key holds all of them, and somebody else may have changed it
+// since it was shown.
+async function forward(net, add, remove) {
+  try { await further(); } catch (error) { return tell("change", error); }
   const left = known.forwards.filter((f) => f.net === net && f.forward !== remove)
     .map((f) => f.forward);
   const all = (add ? left.concat(add) : left).join("+");
-  change("PATCH", "v1/ports/" + encodeURIComponent(net), { forward: all });
+  await change("PATCH", "v1/ports/" + encodeURIComponent(net), { forward: all });
 }
 
 function form(id, hint, label, submit) {

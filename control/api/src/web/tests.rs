@@ -2,7 +2,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 
-use super::{MAX_BODY, Web, WebError, is_ours};
+use super::{MAX_BODY, SCRIPT, Web, WebError, is_ours};
 use crate::Client;
 use crate::tests::{Rig, rig};
 
@@ -150,6 +150,59 @@ fn no_answer_goes_on() {
     let (status, answer) =
         ask(at, "POST /v1/ports", &[HERE, &bearer(SECRET)], &held.replace("true", "false"));
     assert!(status == 409 && answer.contains("taken"), "{answer}");
+}
+
+/// What `then` prints after the page's script, in Node.js with nothing of a browser that shows
+/// anything. `None`: that is not installed.
+fn script(then: &str) -> Option<String> {
+    let program = format!(
+        r##"
+        globalThis.location = {{ hash: "#token=ab+c/d%2Be=" }};
+        const element = () => ({{
+          replaceChildren() {{}}, append() {{}}, setAttribute() {{}}, addEventListener() {{}},
+        }});
+        globalThis.document = {{ hidden: true, getElementById: element, createElementNS: element }};
+        {SCRIPT}
+        (async () => {{ {then} process.exit(0); }})();"##
+    );
+    let out = match std::process::Command::new("node").args(["-e", &program]).output() {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return None,
+        out => out.unwrap(),
+    };
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    Some(String::from_utf8(out.stdout).unwrap())
+}
+
+#[test]
+fn the_page_knows_tokens_and_techniques_as_they_are_written() {
+    let said = script(
+        r#"const vm = (keys) => ({ name: "vm1", kind: "vfio-user", address: "vfio-user:/a" + keys });
+        const shown = (keys) => { known.ports = [vm(keys)]; return technique("vm1"); };
+        console.log([token, shown(",csb,mtu=1"), shown(",model=r8169,csb"), shown(",csb=off"),
+          shown(",doorbell=mapped")].join(";"));"#,
+    );
+    let right = "ab+c/d+e=;e1000, CSB;r8169, CSB;e1000;e1000, mapped\n";
+    assert!(said.as_deref().is_none_or(|said| said == right), "{said:?}");
+}
+
+#[test]
+fn a_forward_is_added_to_those_that_there_are_now() {
+    let said = script(
+        r#"const asked = [];
+        const now = { ports: [], leases: [], forwards: [
+          { net: "net", forward: "tcp:127.0.0.1:1:a:1" }, { net: "lan", forward: "udp:::2:b:2" }] };
+        globalThis.fetch = async (path, { method, body }) => {
+          if (method !== "GET") asked.push(`${method} ${path} ${body}`);
+          return { ok: true, text: async () => JSON.stringify(now) };
+        };
+        await forward("net", "2222:vm1:22", null);
+        await forward("net", null, "tcp:127.0.0.1:1:a:1");
+        console.log(asked.join("\n"));"#,
+    );
+    let right = "PATCH v1/ports/net {'forward':'tcp:127.0.0.1:1:a:1+2222:vm1:22'}\n\
+                 PATCH v1/ports/net {'forward':''}\n"
+        .replace('\'', "\"");
+    assert!(said.as_deref().is_none_or(|said| said == right), "{said:?}");
 }
 
 #[test]
