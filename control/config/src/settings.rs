@@ -170,7 +170,7 @@ impl Running {
             (
                 "hold-for",
                 file.hold_for.map(u128::from),
-                text(self.hold_for.unwrap_or_default().as_secs().into()),
+                self.hold_for.map_or_else(String::new, |d| text(d.as_secs().into())),
             ),
         ];
         let numbers = given.map(|(key, n, runs)| (key, n.map(text), runs));
@@ -187,9 +187,10 @@ impl Running {
         let (key, wanted, runs) = all.find_map(|(key, wanted, runs)| {
             Some((key, wanted.filter(|wanted| *wanted != runs)?, runs))
         })?;
+        let quote = if matches!(key, "api" | "api-mode" | "sandbox" | "cpus") { "'" } else { "" };
         let (with, write) = match runs.as_str() {
             "" => ("without".to_owned(), "leave it out".to_owned()),
-            runs => (format!("with {runs}"), format!("write {key} = {runs}")),
+            runs => (format!("with {runs}"), format!("write {key} = {quote}{runs}{quote}")),
         };
         Some(format!(
             "{}: [switch] {key}={wanted}: the switch runs {with}, and a change needs a restart: \

@@ -184,7 +184,9 @@ fn what_needs_a_restart_is_told() {
         ("[switch]\ncpus = '0'\n", "f:2: [switch] cpus=0: the switch runs without, and"),
         ("[switch]\ncpus = '0'\n", "needs a restart: leave it out, or restart"),
         ("[switch]\napi = '/b'\n", "f:2: [switch] api=/b: the switch runs with /a"),
-        ("[switch]\napi-mode = '0660'\n", "needs a restart: write api-mode = 0600"),
+        ("[switch]\nhold-for = 60\n", "hold-for=60: the switch runs without, and"),
+        ("[switch]\nhold-for = 60\n", "needs a restart: leave it out, or restart"),
+        ("[switch]\napi-mode = '0660'\n", "needs a restart: write api-mode = '0600'"),
         ("[switch]\nfdb-entries = 64\n", "fdb-entries=64: the switch runs with 131072"),
         ("[switch]\nfull-wait = 1\n", "full-wait=1"),
         ("[switch]\nsandbox = 'off'\n", "sandbox=off: the switch runs with on"),
@@ -192,5 +194,10 @@ fn what_needs_a_restart_is_told() {
     ] {
         let text = differs(file).unwrap();
         assert!(text.contains(said), "{text}");
+        // What it says to write can be written.
+        if let Some((_, write)) = text.split_once("write ") {
+            let line = write.split(", or restart").next().unwrap();
+            assert_eq!(differs(&format!("[switch]\n{line}\n")), None, "{line}");
+        }
     }
 }
