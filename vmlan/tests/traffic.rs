@@ -160,27 +160,64 @@ fn the_log_tells_once_when_a_driver_is_ready() {
     assert_eq!(told, 1, "{}", read());
 }
 
+#[test]
+fn gateways_and_what_others_need_are_as_described() {
+    let ports = [
+        "net=nat:10.77.0.0/24",
+        "a=stream:@/a,macs=52:54:00:00:00:97,member=web",
+        "b=stream:@/b,reach=web",
+    ];
+    let switch = Switch::start(&ports);
+    let root = description(&switch);
+    let stats = fits(&switch, &root, "GET", "/v1/stats", "/v1/stats", "", 200);
+    assert!(port(&stats, "net")["gateway"].is_object(), "{stats}");
+    let conflict = |method, template, path, body| {
+        fits(&switch, &root, method, template, path, body, 409);
+    };
+    conflict("DELETE", "/v1/ports/{name}", "/v1/ports/a", "");
+    conflict("PATCH", "/v1/ports/{name}", "/v1/ports/a", r#"{"member":null}"#);
+    let mac = r#"{"mac":"52:54:00:00:00:97","port":"b"}"#;
+    conflict("POST", "/v1/fdb", "/v1/fdb", mac);
+    conflict("DELETE", "/v1/fdb/{mac}", "/v1/fdb/52:54:00:00:00:97", "");
+}
+
+fn description(switch: &Switch) -> Value {
+    serde_json::from_str(&http(switch, "GET", "/v1/openapi.json", "").1).unwrap()
+}
+
+/// The answer, which has `status`, fits the schema that `root` gives for it.
+fn fits(
+    switch: &Switch,
+    root: &Value,
+    method: &str,
+    template: &str,
+    path: &str,
+    body: &str,
+    status: u16,
+) -> Value {
+    let (code, text) = http(switch, method, path, body);
+    assert_eq!(code, status, "{method} {path}: {text}");
+    let answers = &root["paths"][template][method.to_lowercase()]["responses"];
+    let mut answer = &answers[status.to_string()];
+    assert!(answer.is_object(), "{method} {template} does not describe {status}");
+    if let Some(target) = answer["$ref"].as_str() {
+        answer = root.pointer(target.trim_start_matches('#')).unwrap();
+    }
+    let schema = &answer["content"]["application/json"]["schema"];
+    if schema.is_null() {
+        assert!(text.is_empty(), "{method} {path}: {text}");
+        return Value::Null;
+    }
+    let value: Value = serde_json::from_str(&text).unwrap();
+    schema::check(&value, schema, root).unwrap_or_else(|e| panic!("{method} {path}: {e}: {text}"));
+    value
+}
+
 /// Every answer of the running switch fits the schema that the description gives for it.
 fn describes_itself(switch: &Switch) {
-    let get = |path: &str| http(switch, "GET", path, "");
-    let (_, description) = get("/v1/openapi.json");
-    let root: Value = serde_json::from_str(&description).unwrap();
+    let root = description(switch);
     let fits = |method: &str, template: &str, path: &str, body: &str, status: u16| {
-        let (code, text) = http(switch, method, path, body);
-        assert_eq!(code, status, "{method} {path}: {text}");
-        let answers = &root["paths"][template][method.to_lowercase()]["responses"];
-        let mut answer = &answers[status.to_string()];
-        assert!(answer.is_object(), "{method} {template} does not describe {status}");
-        if let Some(target) = answer["$ref"].as_str() {
-            answer = root.pointer(target.trim_start_matches('#')).unwrap();
-        }
-        let schema = &answer["content"]["application/json"]["schema"];
-        if schema.is_null() {
-            return assert!(text.is_empty(), "{method} {path}: {text}");
-        }
-        let value: Value = serde_json::from_str(&text).unwrap();
-        schema::check(&value, schema, &root)
-            .unwrap_or_else(|e| panic!("{method} {path}: {e}: {text}"));
+        fits(switch, &root, method, template, path, body, status);
     };
     let new = format!(r#"{{"name":"n","address":"stream:{}"}}"#, switch.here("@/n.sock"));
     fits("GET", "/v1/ports", "/v1/ports", "", 200);
@@ -207,7 +244,7 @@ fn describes_itself(switch: &Switch) {
     explain(r#"{"port":"cap","frame":"00"}"#, 400);
     fits("GET", "/v1/vm-args/{name}", "/v1/vm-args/a?vmm=libvirt", "", 200);
     fits("GET", "/v1/vm-args/{name}", "/v1/vm-args/cap", "", 400);
-    let (code, metrics) = get("/metrics");
+    let (code, metrics) = http(switch, "GET", "/metrics", "");
     assert_eq!(code, 200);
     assert!(
         metrics.contains("vmlan_port_in_frames_total{port=\"a\",kind=\"vhost-user\"} 10000\n"),
