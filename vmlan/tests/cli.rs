@@ -96,6 +96,24 @@ fn wrong_flags_are_wrong_usage_in_one_line() {
 }
 
 #[test]
+fn forwards_are_those_of_the_gateway_that_was_named() {
+    let ports = ["lan=nat:10.77.0.0/24,forward=udp:1:v:1", "net2=nat:10.78.0.0/24,vlan=5"];
+    let switch = Switch::start(&ports);
+    let said = "--net lna: no such nat: port (the switch has lan, net2)";
+    for words in [&["list"][..], &["add", "udp:2:v:2"], &["remove", "udp:1:v:1"]] {
+        switch.fails(&[&["forward"], words, &["--net", "lna"]].concat(), 2, &[said]);
+    }
+    switch.fails(&["forward", "add", "udp:2:v:2"], 2, &["say by --net which gateway: lan, net2"]);
+    let count = |net: &str| {
+        let list = switch.json(&["forward", "list", "--net", net]);
+        list["forwards"].as_array().map(Vec::len)
+    };
+    assert_eq!([count("lan"), count("net2")], [Some(1), Some(0)]);
+    switch.ask(&["forward", "del", "udp:1:v:1", "--net", "lan"]);
+    assert_eq!(count("lan"), Some(0));
+}
+
+#[test]
 fn what_is_in_the_way_stays_and_what_was_begun_goes() {
     let first = "vm0=vhost-user:@/vm0.sock";
     refused(

@@ -43,7 +43,7 @@ enum ForwardCommand {
         forward: Forward,
     },
     /// Close a port of this host again
-    #[command(after_help = "Example:\n  vmlan forward remove 2222:vm1:22")]
+    #[command(visible_alias = "del", after_help = "Example:\n  vmlan forward remove 2222:vm1:22")]
     Remove {
         /// [tcp:|udp:][ADDRESS:]PORT:VM:PORT
         forward: Forward,
@@ -55,7 +55,11 @@ pub(super) fn run(args: ForwardArgs) -> Result<(), Failure> {
     let net = args.net.as_deref();
     match args.command {
         ForwardCommand::List => {
-            let list: ForwardList = client.get("/v1/forwards")?;
+            let mut list: ForwardList = client.get("/v1/forwards")?;
+            if net.is_some() {
+                let (port, _) = gateway(&client, net)?;
+                list.forwards.retain(|forward| forward.net == port);
+            }
             if args.json { print_json(&list) } else { print(&table(&list.forwards)) }
         }
         ForwardCommand::Add { forward } => {
@@ -80,20 +84,21 @@ pub(super) fn run(args: ForwardArgs) -> Result<(), Failure> {
 /// The gateway's port, and its forwards.
 fn gateway(client: &Client, net: Option<&str>) -> Result<(String, Vec<Forward>), Failure> {
     let list: PortList = client.get("/v1/ports")?;
-    let is =
-        |port: &&PortInfo| port.kind == Kind::Nat.name() && net.is_none_or(|net| net == port.name);
-    let found: Vec<_> = list.ports.iter().filter(is).collect();
-    let port = match found.as_slice() {
-        [port] => port,
-        [] => {
+    let all: Vec<_> = list.ports.iter().filter(|port| port.kind == Kind::Nat.name()).collect();
+    let names = || all.iter().map(|port| port.name.as_str()).collect::<Vec<_>>().join(", ");
+    let port = match (net, all.as_slice()) {
+        (_, []) => {
             let text = "no gateway: add one with `vmlan port add net=nat:10.77.0.0/24`";
             return Err(Failure::Failed(text.to_owned()));
         }
-        several => {
-            let names: Vec<_> = several.iter().map(|port| port.name.as_str()).collect();
-            let text = format!("say by --net which gateway: {}", names.join(", "));
-            return Err(Failure::Usage(text));
+        (None, [port]) => port,
+        (None, _) => {
+            return Err(Failure::Usage(format!("say by --net which gateway: {}", names())));
         }
+        (Some(net), all) => all.iter().find(|port| port.name == net).ok_or_else(|| {
+            let has = names();
+            Failure::Usage(format!("--net {net}: no such nat: port (the switch has {has})"))
+        })?,
     };
     let address: Address = port.address.parse()?;
     let Spec::Nat(nat) = address.spec() else { return Ok((port.name.clone(), Vec::new())) };
