@@ -87,6 +87,9 @@ fn wrong_flags_are_wrong_usage_in_one_line() {
         2,
         &["'01:02'", "52:54:00"].map(|w| w.trim_matches('\'')),
     );
+    for of in ["10.77.0.20 ", "a/b", ""] {
+        fails(&["lease", "remove", "--api", "/x", of], 2, &[of, "give an IP address"]);
+    }
     fails(&["vm-args", "a=tap:t0"], 2, &["port a: a tap port is not for VMs"]);
     fails(&["vm-args", "a=stream:/a", "--vmm", "qemi"], 2, &["did you mean 'qemu'?"]);
     fails(&["pkt-gen", "-i", "tap:x", "-f", "tx"], 2, &["-i: ", "vhost-user:"]);

@@ -189,6 +189,13 @@ fn a_switch_that_is_started_ends_with_the_last_of_its_vms() {
     let out = out.unwrap();
     let error = String::from_utf8_lossy(&out.stderr);
     assert!(!out.status.success() && error.contains("10.77.0.0/33"), "{error}");
+    for (net, wanted) in [("10.78.0.0/24", "or its address, like nat:"), ("a b", "the name of")] {
+        let out = command(&api, &["--net", net], &[&qemu, "exit", "c", "0"]).output().unwrap();
+        let error = String::from_utf8_lossy(&out.stderr);
+        let named = format!("--net {net}: ");
+        assert!(error.contains(&named) && error.contains(wanted), "{error}");
+        assert_eq!(out.status.code(), Some(2));
+    }
     assert!(said(dir.path(), "c").is_empty());
 }
 

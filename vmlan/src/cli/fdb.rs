@@ -44,7 +44,7 @@ enum FdbCommand {
         vlan: Option<u16>,
     },
     /// Forget an address
-    #[command(after_help = "Example:\n  vmlan fdb del 52:54:00:12:34:56")]
+    #[command(visible_alias = "remove", after_help = "Example:\n  vmlan fdb del 52:54:00:12:34:56")]
     Del {
         /// The address
         mac: String,

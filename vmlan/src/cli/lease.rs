@@ -1,11 +1,12 @@
 //! `vmlan lease`: addresses that gateways give.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use clap::{Args, Subcommand};
 use clap_complete::ArgValueCompleter;
 use hyper::Method;
 use serde_json::json;
+use vmlan_frame::Mac;
 
 use super::ApiArgs;
 use super::shell::port_names;
@@ -43,7 +44,7 @@ enum LeaseCommand {
         ip: Ipv4Addr,
     },
     /// Forget the leases of an address, a NIC or a port, and the address that is kept for a port
-    #[command(after_help = "Example:\n  vmlan lease remove vm1")]
+    #[command(visible_alias = "del", after_help = "Example:\n  vmlan lease remove vm1")]
     Remove {
         /// An IP address, a MAC address or the name of a port
         #[arg(value_name = "IP|MAC|PORT", add = ArgValueCompleter::new(port_names))]
@@ -67,6 +68,10 @@ pub(super) fn run(args: LeaseArgs) -> Result<(), Failure> {
             if args.json { print_json(&port) } else { Ok(()) }
         }
         LeaseCommand::Remove { of } => {
+            if !may_have_lease(&of) {
+                let text = format!("'{of}': give an IP address, a MAC address or a port");
+                return Err(Failure::Usage(text));
+            }
             let kept = client.get::<PortInfo>(&format!("/v1/ports/{of}"));
             let kept = kept.is_ok_and(|port| port.address.contains(",ip="));
             if kept {
@@ -78,6 +83,11 @@ pub(super) fn run(args: LeaseArgs) -> Result<(), Failure> {
             if args.json { print("{}\n") } else { Ok(()) }
         }
     }
+}
+
+/// False: it names nothing that has leases, and may be no part of a URI.
+fn may_have_lease(of: &str) -> bool {
+    of.parse::<IpAddr>().is_ok() || of.parse::<Mac>().is_ok() || of.parse::<PortName>().is_ok()
 }
 
 fn table(leases: &[LeaseInfo]) -> String {

@@ -43,7 +43,7 @@ enum LimitCommand {
         keys: Vec<String>,
     },
     /// Remove a limit that no port uses
-    #[command(after_help = "Example:\n  vmlan limit del tenant1")]
+    #[command(visible_alias = "remove", after_help = "Example:\n  vmlan limit del tenant1")]
     Del {
         /// Its name
         name: String,

@@ -38,16 +38,18 @@ enum PortCommand {
         port: String,
     },
     /// Remove a port
-    #[command(after_help = "Example:\n  vmlan port del vm3")]
+    #[command(visible_alias = "remove", after_help = "Example:\n  vmlan port del vm3")]
     Del {
         /// Its name
         #[arg(add = ArgValueCompleter::new(port_names))]
         name: String,
     },
-    /// Change keys of a port's address, or remove them (`KEY=`): at once what the port may do
-    /// (see `vmlan switch --help`), `mode`, `irq_rate_max`, `link` (vfio-user) and `mac` (others);
-    /// for other keys the port is closed and opened again, and a VM on a vfio-user port must be
-    /// started again
+    /// Change keys of a port's address, or remove them (`KEY=`)
+    ///
+    /// At once: what the port may do (see `vmlan switch --help`), `mode`, `ip`, `irq_rate_max`,
+    /// `link`; `mac` of vhost-user and stream; `mtu` of tap, packet, xdp and stream; all of nat but
+    /// `ipv6`, `mtu` and `mac`. For other keys the port is closed and opened again, and a VM on a
+    /// vfio-user port must be started again.
     #[command(
         after_help = "Example:\n  vmlan port set vm3 macs=first to_rate=100Mbit\n  vmlan port set \
             vm3 to_rate=\n  vmlan port set vm2 link=down"

@@ -100,7 +100,13 @@ impl Vm<'_> {
         let log = self.log.display();
         let net = match self.net {
             Some(address) if address.contains(':') => format!("net={address}"),
-            Some(name) => format!("{name}={NETWORK}"),
+            Some(name) => {
+                port_name(name).map_err(|_| {
+                    let text = "the name of a nat: port is wanted, or its address";
+                    Failure::Usage(format!("--net {name}: {text}, like {NETWORK}"))
+                })?;
+                format!("{name}={NETWORK}")
+            }
             None => format!("net={NETWORK}"),
         };
         let net: NamedAddress = net.parse().map_err(|e| named_failure(&net, &e))?;
