@@ -6,12 +6,14 @@
 
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::Command;
 
 use clap::Args;
 use rustix::io::{FdFlags, fcntl_setfd};
+use rustix::process::Uid;
 
 use super::port::port_name;
 use super::vm_args::{qemu_version, version_in};
@@ -160,9 +162,21 @@ impl<'a> Vm<'a> {
         let api = self.api.file_stem().unwrap_or_default().to_string_lossy();
         let place = self.api.with_file_name(format!("{api}-{name}.sock"));
         let place = place.to_string_lossy().replace(',', ",,");
-        let text = format!("{name}={}:{place}{}{more}", self.kind, self.keys);
+        let group = self.group().map(|id| format!(",group={id}")).unwrap_or_default();
+        let text = format!("{name}={}:{place}{}{group}{more}", self.kind, self.keys);
         let named: NamedAddress = text.parse().map_err(|e| named_failure(&text, &e))?;
         Ok(named.address)
+    }
+
+    /// The group whose members may use the API of a switch that is another user's: they may connect
+    /// to the port, too.
+    fn group(&self) -> Option<u32> {
+        let api = std::fs::metadata(&self.api).ok()?;
+        let given = ["group", "mode"].iter().any(|key| self.keys.contains(&format!(",{key}=")));
+        // A stream: port has no such key.
+        let takes = self.kind != "stream" && !given;
+        let user = rustix::process::geteuid();
+        takes.then(|| foreign_group(api.uid(), api.gid(), api.mode(), user)).flatten()
     }
 
     fn words(
@@ -178,6 +192,12 @@ impl<'a> Vm<'a> {
     fn first_name(&self) -> Result<PortName, Failure> {
         port_name("vm1")
     }
+}
+
+/// The group by which `user` may use a socket with these permissions.
+fn foreign_group(owner: u32, group: u32, mode: u32, user: Uid) -> Option<u32> {
+    let is_own = user.is_root() || user.as_raw() == owner;
+    (!is_own && mode & 0o060 == 0o060).then_some(group)
 }
 
 fn unknown(program: &str) -> Failure {
@@ -213,4 +233,19 @@ fn version(args: &RunArgs, vmm: Vmm) -> Result<QemuVersion, Failure> {
 /// True if this user may use KVM.
 fn has_kvm() -> bool {
     std::fs::File::options().read(true).write(true).open("/dev/kvm").is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_may_use_the_api_by_its_group_may_use_the_port() {
+        let [root, owner, other] = [0, 900, 1000].map(Uid::from_raw);
+        let group = |mode, user| foreign_group(900, 901, mode, user);
+        assert_eq!(group(0o660, other), Some(901));
+        for (mode, user) in [(0o660, owner), (0o660, root), (0o600, other), (0o606, other)] {
+            assert_eq!(group(mode, user), None, "{mode:o} {user:?}");
+        }
+    }
 }
