@@ -8,7 +8,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::exit::Failure;
 use crate::output::with_api;
-use crate::{load, pktgen, serve, stack, top};
+use crate::{load, pktgen, stack, top};
 use vmlan_api::Client;
 use vmlan_config::address::AddressError;
 use vmlan_config::api_path::default_path;
@@ -238,7 +238,7 @@ impl Command {
             Self::Bench(args) => Ok(vmlan_lab::bench::run(&args)?),
             #[cfg(feature = "lab")]
             Self::Probe(args) => Ok(vmlan_lab::probe::run(&args)?),
-            Self::Switch(args) => args.settings().and_then(serve::run),
+            Self::Switch(args) => switch::run(args),
             Self::Port(args) => port::run(args),
             Self::Fdb(args) => fdb::run(args),
             Self::Apply(args) => apply::run(&args),

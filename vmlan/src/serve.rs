@@ -75,7 +75,7 @@ pub(crate) fn run(settings: Settings) -> Result<(), Failure> {
     let Settings { running, plan } = settings;
     let begun = start(&running, &plan, api, signals, &sender, hold.clone());
     let done = begun.map(|(mut ports, server)| {
-        systemd::ready(ports.list().len());
+        systemd::ready();
         line.into_iter().for_each(Line::serves);
         if supervision == Supervision::Supervised {
             // Had that ended before, this process would have.

@@ -60,16 +60,26 @@ pub(crate) fn is_service() -> bool {
     notify_socket().is_some()
 }
 
+/// It gives this process what a switch before has had it keep.
+pub(crate) fn has_kept() -> bool {
+    let names = std::env::var("LISTEN_FDNAMES").unwrap_or_default();
+    is_for_this() && names.split(':').any(Store::is_drawers)
+}
+
+/// What it has opened, if it has, is for this process.
+fn is_for_this() -> bool {
+    let own = std::process::id().to_string();
+    std::env::var("LISTEN_PID").is_ok_and(|pid| pid == own)
+}
+
 /// So it is: it listens for this process, or waits to be told how far it is.
 pub(crate) fn has_started_this() -> bool {
-    let own = std::process::id().to_string();
-    is_service() || std::env::var("LISTEN_PID").is_ok_and(|pid| pid == own)
+    is_service() || is_for_this()
 }
 
 /// Started: others may connect now.
-pub(crate) fn ready(ports: usize) {
-    let status = format!("{ports} ports");
-    notify(&[NotifyState::Ready, NotifyState::Status(&status)]);
+pub(crate) fn ready() {
+    notify(&[NotifyState::Ready]);
 }
 
 /// Asked to stop, and doing so.

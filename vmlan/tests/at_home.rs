@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 mod common;
 
@@ -51,6 +52,24 @@ fn a_socket_with_another_path_is_refused() {
     assert_eq!(ended.status.code(), Some(1), "{said}");
     assert!(said.contains("other.sock") && said.contains("one.sock"), "{said}");
     assert!(said.contains("ListenStream="), "{said}");
+}
+
+/// systemd lets NICs of VMs go if a service fails too often in too short a time.
+#[test]
+fn a_start_that_fails_takes_its_time_while_something_is_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let wrong = dir.path().join("wrong.toml");
+    std::fs::write(&wrong, "[switch]\nworkers = 0\n").unwrap();
+    let (drawer, _end) = std::os::unix::net::UnixStream::pair().unwrap();
+    let script = "exec 3<&0 0</dev/null; LISTEN_FDS=1 LISTEN_FDNAMES=vmlan-held-1 LISTEN_PID=$$ exec \
+        \"$@\"";
+    let words = ["-c", script, "sh", env!("CARGO_BIN_EXE_vmlan"), "switch", "--config"];
+    let mut command = Command::new("sh");
+    command.args(words).arg(&wrong).stdin(OwnedFd::from(drawer));
+    let start = Instant::now();
+    assert_eq!(command.output().unwrap().status.code(), Some(2));
+    // So it is not started five times in 10 seconds.
+    assert!(start.elapsed() > Duration::from_secs(2));
 }
 
 #[test]

@@ -99,6 +99,23 @@ fn wrong_flags_are_wrong_usage_in_one_line() {
 }
 
 #[test]
+fn a_file_is_checked_beside_a_switch_that_runs() {
+    let switch = Switch::start(&["s=stream:@/s"]);
+    let before = switch.files();
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("f.toml");
+    let check = ["switch", "--check", "--config", file.to_str().unwrap()];
+    let write = |text: &str| std::fs::write(&file, switch.here(text)).unwrap();
+    write("[switch]\nhold-for = 60\nworkers = 2\n[port.s]\naddress = 'stream:@/s'\n");
+    assert_eq!(switch.ask(&check), "ok\n");
+    write("[switch]\nhold-for = 0\n");
+    switch.fails(&check, 2, &["f.toml:2: hold-for=0: a number from 1 to 86400"]);
+    write("[port.s]\naddress = 'stream:@/s,watch=t'\n");
+    switch.fails(&check, 2, &["f.toml:2: port s: watch=t"]);
+    assert_eq!(switch.files(), before);
+}
+
+#[test]
 fn forwards_are_those_of_the_gateway_that_was_named() {
     let ports = ["lan=nat:10.77.0.0/24,forward=udp:1:v:1", "net2=nat:10.78.0.0/24,vlan=5"];
     let switch = Switch::start(&ports);

@@ -1,16 +1,24 @@
 //! `vmlan switch`: its arguments and its help.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Args;
 
 use super::{named_failure, read_config};
 use crate::exit::Failure;
+use crate::output::print;
+use crate::{serve, systemd};
 use vmlan_config::address::{Key, Kind, LIMIT, NamedAddress, POLICY, SFLOW};
 use vmlan_config::cpu_list::CpuList;
 use vmlan_config::file::{self, Config, OnOff, SwitchTable};
 use vmlan_config::human_text::folded;
 use vmlan_config::settings::{Settings, Supervision};
+
+/// How long a start takes that fails while the service manager keeps NICs of VMs. After a few starts
+/// within 10 seconds systemd gives up (`StartLimitBurst=`, 5 by default), and lets them go: a file
+/// with a mistake must not use these up.
+const FAILED_START: Duration = Duration::from_millis(2500);
 
 #[derive(Debug, Args)]
 pub(super) struct SwitchArgs {
@@ -59,6 +67,10 @@ pub(super) struct SwitchArgs {
     /// beside the sockets that the switch is started with
     #[arg(long, value_name = "DIR")]
     allow_dir: Vec<PathBuf>,
+    /// Only say whether the configuration file and the other words are right: nothing is opened, and
+    /// a switch that runs is not asked
+    #[arg(long)]
+    check: bool,
     /// Standard input is the first client of the API, and the switch ends when nobody holds a port
     #[arg(long, hide = true)]
     while_held: bool,
@@ -73,8 +85,24 @@ pub(super) struct SwitchArgs {
     ports: Vec<String>,
 }
 
+/// Runs a switch, unless it is only to be said whether that could be.
+pub(super) fn run(args: SwitchArgs) -> Result<(), Failure> {
+    let check = args.check;
+    // What the service manager says is taken out of the environment.
+    let kept = systemd::has_kept();
+    let settings = args.settings();
+    if check {
+        return settings.and_then(|_| print("ok\n"));
+    }
+    let done = settings.and_then(serve::run);
+    if done.is_err() && kept {
+        std::thread::sleep(FAILED_START);
+    }
+    done
+}
+
 impl SwitchArgs {
-    pub(super) fn settings(self) -> Result<Settings, Failure> {
+    fn settings(self) -> Result<Settings, Failure> {
         let config = match &self.config {
             Some(path) => Config::parse(&read_config(path)?, path)?,
             None => Config::default(),
