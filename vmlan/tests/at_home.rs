@@ -61,8 +61,8 @@ fn a_start_that_fails_takes_its_time_while_something_is_kept() {
     let wrong = dir.path().join("wrong.toml");
     std::fs::write(&wrong, "[switch]\nworkers = 0\n").unwrap();
     let (drawer, _end) = std::os::unix::net::UnixStream::pair().unwrap();
-    let script = "exec 3<&0 0</dev/null; LISTEN_FDS=1 LISTEN_FDNAMES=vmlan-held-1 LISTEN_PID=$$ exec \
-        \"$@\"";
+    let script = "exec 3<&0 0</dev/null; LISTEN_FDS=1 LISTEN_FDNAMES=vmlan-held-1 LISTEN_PID=$$ \
+        exec \"$@\"";
     let words = ["-c", script, "sh", env!("CARGO_BIN_EXE_vmlan"), "switch", "--config"];
     let mut command = Command::new("sh");
     command.args(words).arg(&wrong).stdin(OwnedFd::from(drawer));

@@ -181,7 +181,7 @@ async fn answer(request: Request<Incoming>, guard: &Guard, client: &Client) -> A
         Ok(()) => match (head.method.as_str(), head.uri.path()) {
             ("GET", "/") => respond("text/html; charset=utf-8", PAGE),
             ("GET", "/page.js") => respond("text/javascript; charset=utf-8", SCRIPT),
-            // An answer without an end would keep a seat of those who may listen, and be told nobody.
+            // An answer without an end would keep a seat of those who may listen, for nobody.
             (_, "/v1/events") => {
                 error(StatusCode::NOT_FOUND, "no events come by this page: ask the API's socket")
             }

@@ -15,9 +15,9 @@ use vmlan_config::file::{self, Config, OnOff, SwitchTable};
 use vmlan_config::human_text::folded;
 use vmlan_config::settings::{Settings, Supervision};
 
-/// How long a start takes that fails while the service manager keeps NICs of VMs. After a few starts
-/// within 10 seconds systemd gives up (`StartLimitBurst=`, 5 by default), and lets them go: a file
-/// with a mistake must not use these up.
+/// How long a start takes that fails while the service manager keeps NICs of VMs. After 5 starts
+/// within 10 seconds systemd gives up (`StartLimitBurst=`; our units say 10), and lets them go: a
+/// file with a mistake must not use these up.
 const FAILED_START: Duration = Duration::from_millis(2500);
 
 #[derive(Debug, Args)]
@@ -67,8 +67,8 @@ pub(super) struct SwitchArgs {
     /// beside the sockets that the switch is started with
     #[arg(long, value_name = "DIR")]
     allow_dir: Vec<PathBuf>,
-    /// Only say whether the configuration file and the other words are right: nothing is opened, and
-    /// a switch that runs is not asked
+    /// Only say whether the configuration file and the other words are right: nothing is opened,
+    /// and a switch that runs is not asked
     #[arg(long)]
     check: bool,
     /// Standard input is the first client of the API, and the switch ends when nobody holds a port

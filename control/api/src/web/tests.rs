@@ -176,8 +176,11 @@ fn script(then: &str) -> Option<String> {
 #[test]
 fn the_page_knows_tokens_and_techniques_as_they_are_written() {
     let said = script(
-        r#"const vm = (keys) => ({ name: "vm1", kind: "vfio-user", address: "vfio-user:/a" + keys });
-        const shown = (keys) => { known.ports = [vm(keys)]; return technique("vm1"); };
+        r#"const vm = { name: "vm1", kind: "vfio-user" };
+        const shown = (keys) => {
+          known.ports = [{ ...vm, address: "vfio-user:/a" + keys }];
+          return technique("vm1");
+        };
         console.log([token, shown(",csb,mtu=1"), shown(",model=r8169,csb"), shown(",csb=off"),
           shown(",doorbell=mapped")].join(";"));"#,
     );
