@@ -1,7 +1,7 @@
 //! What a port's own thread may use of the processor before others go first.
 //!
 //! A peer decides how much its port's thread has to do, and pays less for a message than we do.
-//! What is free is shared by all ports that are busy: twenty peers must not get twenty threads of
+//! What is free is shared by all ports that use it: twenty peers must not get twenty threads of
 //! ours against one worker.
 //!
 //! The thread of a vhost-user port only sets things up: an honest front end needs it for moments. A
@@ -14,15 +14,20 @@
 //! The thread of a vfio-user port serves register accesses: an honest e1000 keeps one as busy as a
 //! core allows, and its guest waits for each. So one alone may use a core, and several together
 //! half of the cores. Who uses more pauses, and keeps its weight: it shares a lock with the workers
-//! (the chip's interrupts), who would wait for it while it is kept from running.
+//! (the chip's interrupts), who would wait for it while it is kept from running. An honest driver
+//! has frames to show for its accesses, at most 10 for each. Ports that have not share little.
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::interrupt_cost::{Clocks, SystemClocks, guard_thread};
+use crate::pool::{Member, Pool, count};
+use crate::waker::Waker;
 
 /// One part in this many of a core is always free.
 const SHARE: u32 = 100;
+/// All that set things up have so many times as much together.
+const TOGETHER: u32 = 4;
 /// CPU time beyond that which makes a thread a slow one, and below half of which it is none again.
 /// All that are busy share it.
 const DEBT: Duration = Duration::from_millis(100);
@@ -34,8 +39,21 @@ const MOST_BUSY: Duration = Duration::from_millis(50);
 const LOOK: u64 = 1_000_000;
 /// The lowest weight, as a nice value.
 const LOWEST: i32 = 19;
-/// Longest pause: the port's owner waits for its end.
-const LONGEST: Duration = Duration::from_millis(100);
+/// Longest pause: a VMM does not wait for an answer for ever.
+const LONGEST: Duration = Duration::from_secs(1);
+/// Parts of it: the port's owner waits for the end of one.
+const NAP: Duration = Duration::from_millis(100);
+
+/// What a register access is counted as, in microseconds.
+const ACCESS: u64 = 2;
+/// Accesses that a port earns by each frame.
+const FOR_A_FRAME: u64 = 32;
+/// Accesses beyond those that a port may do at once: some 65,000. Its guest may start with that.
+const AT_ONCE: Duration = Duration::from_micros(ACCESS << 16);
+/// One part in this many of the time is free for more of them, 20,000 a second, for all ports.
+const FRAMELESS: u32 = 25;
+/// One part in this many of the cores is there for all that exceed this, if several are busy.
+const FEW: u32 = 20;
 
 /// What a thread is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,27 +64,37 @@ enum Work {
     Registers(u32),
 }
 
-impl Work {
-    /// What is free of this time while so many threads are busy.
-    fn free(self, time: Duration, busy: u32) -> Duration {
-        match self {
-            Self::SettingUp => time / SHARE,
-            Self::Registers(cores) => time.min(time * (cores / 2).max(1) / busy),
-        }
-    }
+/// What has passed through a vfio-user port so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Moved {
+    pub accesses: u64,
+    /// In both directions.
+    pub frames: u64,
 }
 
-/// The busy ones among the threads of all ports.
-#[derive(Debug, Default)]
-pub struct Crowd(AtomicU32);
+/// What the threads of all ports share.
+#[derive(Debug)]
+pub struct Crowd {
+    busy: AtomicU32,
+    /// Have done more register accesses than their frames and the time explain.
+    frameless: AtomicU32,
+    setting_up: Pool,
+    accesses: Pool,
+}
 
 /// That of this process.
-pub static PORTS: Crowd = Crowd(AtomicU32::new(0));
+pub static PORTS: Crowd = Crowd::new();
 
 impl Crowd {
+    const fn new() -> Self {
+        let (busy, frameless) = (AtomicU32::new(0), AtomicU32::new(0));
+        let (setting_up, accesses) = (Pool::new(SHARE, TOGETHER), Pool::new(FRAMELESS, 1));
+        Self { busy, frameless, setting_up, accesses }
+    }
+
     /// How many are busy; 1 if none is.
     pub fn busy(&self) -> u32 {
-        self.0.load(Ordering::Relaxed).max(1)
+        self.busy.load(Ordering::Relaxed).max(1)
     }
 }
 
@@ -80,6 +108,13 @@ struct Debt<'c> {
     heavy: Duration,
     /// Counted in `crowd`.
     busy: bool,
+    /// What its work uses of the pool for that.
+    member: Member<'c>,
+    moved: Moved,
+    /// Accesses that are not earned.
+    unearned: Duration,
+    /// Counted in `crowd`.
+    frameless: bool,
     /// When it was last looked at.
     at: u64,
     /// What the thread had used by then.
@@ -88,9 +123,24 @@ struct Debt<'c> {
 
 impl<'c> Debt<'c> {
     fn new(work: Work, crowd: &'c Crowd, clocks: &impl Clocks) -> Self {
-        let (owed, heavy) = (Duration::ZERO, Duration::ZERO);
-        let (at, used) = (clocks.monotonic(), clocks.thread_time());
-        Self { work, crowd, owed, heavy, busy: false, at, used }
+        let pool = match work {
+            Work::SettingUp => &crowd.setting_up,
+            Work::Registers(_) => &crowd.accesses,
+        };
+        let [owed, heavy, unearned] = [Duration::ZERO; 3];
+        Self {
+            work,
+            crowd,
+            owed,
+            heavy,
+            busy: false,
+            member: pool.join(),
+            moved: Moved::default(),
+            unearned,
+            frameless: false,
+            at: clocks.monotonic(),
+            used: clocks.thread_time(),
+        }
     }
 
     /// Another thread goes on.
@@ -99,7 +149,7 @@ impl<'c> Debt<'c> {
     }
 
     /// Adds what was used since the last look, if that is long enough ago.
-    fn look(&mut self, clocks: &impl Clocks) {
+    fn look(&mut self, clocks: &impl Clocks, moved: impl Fn() -> Moved) {
         let now = clocks.monotonic();
         let passed = now.saturating_sub(self.at);
         if passed < LOOK {
@@ -108,51 +158,117 @@ impl<'c> Debt<'c> {
         let total = clocks.thread_time();
         let (passed, used) = (Duration::from_nanos(passed), total.saturating_sub(self.used));
         self.heavy = (self.heavy + used).saturating_sub(passed / SHARE).min(MOST_BUSY);
-        self.count(self.heavy > BUSY);
-        let free = self.work.free(passed, self.crowd.busy());
+        count(&self.crowd.busy, &mut self.busy, self.heavy > BUSY);
+        match self.work {
+            Work::SettingUp => self.member.note(passed, used, Duration::ZERO),
+            Work::Registers(_) => self.look_at_accesses(passed, moved()),
+        }
         // Half of the limit is left after 10 s at most.
         let most = self.limit() * 3 / 2;
-        self.owed = (self.owed + used).saturating_sub(free).min(most);
+        self.owed = (self.owed + used).saturating_sub(self.free(passed)).min(most);
         (self.at, self.used) = (now, total);
     }
 
-    fn count(&mut self, busy: bool) {
-        match (self.busy, busy) {
-            (false, true) => self.crowd.0.fetch_add(1, Ordering::Relaxed),
-            (true, false) => self.crowd.0.fetch_sub(1, Ordering::Relaxed),
-            _ => return,
+    fn look_at_accesses(&mut self, passed: Duration, moved: Moved) {
+        let time = |n: u64, each| Duration::from_micros(n.saturating_mul(each));
+        let used = time(moved.accesses.saturating_sub(self.moved.accesses), ACCESS);
+        let frames = moved.frames.saturating_sub(self.moved.frames);
+        let earned = time(frames, FOR_A_FRAME * ACCESS);
+        self.moved = moved;
+        self.member.note(passed, used, earned);
+        // So an honest one that has frames again is soon excused.
+        let most = AT_ONCE + AT_ONCE / 4;
+        let paid = earned + self.member.free(passed);
+        self.unearned = (self.unearned + used).saturating_sub(paid).min(most);
+        count(&self.crowd.frameless, &mut self.frameless, self.unearned > AT_ONCE);
+    }
+
+    /// How many want what this one wants.
+    fn others(&self) -> u32 {
+        let more = match self.work {
+            Work::SettingUp => self.member.active(),
+            Work::Registers(_) => self.crowd.frameless.load(Ordering::Relaxed),
         };
-        self.busy = busy;
+        self.crowd.busy().max(more)
+    }
+
+    /// What is free of this time.
+    fn free(&self, time: Duration) -> Duration {
+        let Work::Registers(cores) = self.work else { return self.member.free(time) };
+        let others = self.others();
+        let free = time.min(time * (cores / 2).max(1) / others);
+        if self.frameless && others > 1 {
+            let frameless = self.crowd.frameless.load(Ordering::Relaxed).max(1);
+            return free.min(time * cores / (FEW * frameless));
+        }
+        free
     }
 
     fn limit(&self) -> Duration {
-        DEBT / self.crowd.busy()
+        DEBT / self.others()
     }
 
     /// How long to pause until no more is owed than may be.
     fn pause(&self) -> Duration {
-        let over = self.owed.saturating_sub(self.limit()).as_secs_f64();
-        let free = self.work.free(Duration::from_secs(1), self.crowd.busy()).as_secs_f64();
-        Duration::from_secs_f64(over / free).min(LONGEST)
+        let free = self.free(Duration::from_secs(1));
+        to_earn(self.owed.saturating_sub(self.limit()), free).min(LONGEST)
     }
+
+    /// True if the turns are to be slow ones from now on; `slow`: they are.
+    fn is_slow(&self, slow: bool) -> bool {
+        self.owed > if slow { self.limit() / 2 } else { self.limit() }
+    }
+
+    /// When it wants to be looked at again though nothing has happened: whoever sleeps is not
+    /// counted for ever.
+    fn due(&self) -> Option<Duration> {
+        let busy = self.busy.then(|| self.heavy.saturating_sub(BUSY / 2) * SHARE);
+        let frameless = self.frameless.then(|| {
+            let over = self.unearned.saturating_sub(AT_ONCE);
+            to_earn(over, self.member.free(Duration::from_secs(1)))
+        });
+        let due = [busy, frameless, self.member.ends()].into_iter().flatten().min()?;
+        Some(due + Duration::from_nanos(2 * LOOK))
+    }
+}
+
+/// How long `time` takes to be earned, if so much is in each second.
+fn to_earn(time: Duration, each_second: Duration) -> Duration {
+    Duration::try_from_secs_f64(time.as_secs_f64() / each_second.as_secs_f64()).unwrap_or(LONGEST)
 }
 
 impl Drop for Debt<'_> {
     fn drop(&mut self) {
-        self.count(false);
+        count(&self.crowd.busy, &mut self.busy, false);
+        count(&self.crowd.frameless, &mut self.frameless, false);
     }
 }
 
 /// Calls `turn` until it returns false: by the calling thread, or with the lowest weight by another
-/// one while they use much.
-pub fn run(turn: impl FnMut() -> bool + Send) {
+/// one while they use much. A turn sleeps no longer than it is told.
+pub fn run(turn: impl FnMut(Option<Duration>) -> bool + Send) {
     run_by(&PORTS, &SystemClocks, turn);
 }
 
-/// Calls `turn` until it returns false, for register accesses: with pauses while they use much.
-pub fn run_registers(turn: impl FnMut() -> bool) {
+/// Calls `turn` until it returns false, for register accesses: with pauses while they use much and
+/// `waker` does not say stop.
+pub fn run_registers(
+    waker: &Waker,
+    moved: impl Fn() -> Moved,
+    turn: impl FnMut(Option<Duration>) -> bool,
+) {
     let cores = rustix::thread::sched_getaffinity(None).map_or(1, |cores| cores.count());
-    pace(Work::Registers(cores), &PORTS, &SystemClocks, std::thread::sleep, turn);
+    let sleep = |pause| {
+        let end = Instant::now() + pause;
+        while !waker.stops() {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            std::thread::sleep(left.min(NAP));
+        }
+    };
+    pace(Work::Registers(cores), &PORTS, &SystemClocks, sleep, moved, turn);
 }
 
 fn pace(
@@ -160,11 +276,13 @@ fn pace(
     crowd: &Crowd,
     clocks: &impl Clocks,
     sleep: impl Fn(Duration),
-    mut turn: impl FnMut() -> bool,
+    moved: impl Fn() -> Moved,
+    mut turn: impl FnMut(Option<Duration>) -> bool,
 ) {
     let mut debt = Debt::new(work, crowd, clocks);
-    while turn() {
-        debt.look(clocks);
+    debt.moved = moved();
+    while turn(debt.due()) {
+        debt.look(clocks, &moved);
         let pause = debt.pause();
         if !pause.is_zero() {
             sleep(pause);
@@ -172,16 +290,20 @@ fn pace(
     }
 }
 
-fn run_by(crowd: &Crowd, clocks: &(impl Clocks + Sync), mut turn: impl FnMut() -> bool + Send) {
+fn run_by(
+    crowd: &Crowd,
+    clocks: &(impl Clocks + Sync),
+    mut turn: impl FnMut(Option<Duration>) -> bool + Send,
+) {
     let mut debt = Debt::new(Work::SettingUp, crowd, clocks);
-    while turns(clocks, &mut debt, &mut turn, |debt| debt.owed <= debt.limit()) {
+    while turns(clocks, &mut debt, &mut turn, false) {
         let slow = std::thread::scope(|s| {
             let slow = || {
                 // Without the guard an interrupt could keep it for ever.
                 guard_thread().ok()?;
                 let _ = rustix::process::setpriority_process(None, LOWEST);
                 debt.handed_over(clocks);
-                Some(turns(clocks, &mut debt, &mut turn, |debt| debt.owed > debt.limit() / 2))
+                Some(turns(clocks, &mut debt, &mut turn, true))
             };
             let builder = std::thread::Builder::new().name("slow-port".to_owned());
             let thread = builder.stack_size(crate::thread::STACK).spawn_scoped(s, slow);
@@ -196,18 +318,18 @@ fn run_by(crowd: &Crowd, clocks: &(impl Clocks + Sync), mut turn: impl FnMut() -
     }
 }
 
-/// Calls `turn` while `on` holds. False: the end.
+/// Calls `turn` while they are to be `slow` or not. False: the end.
 fn turns(
     clocks: &impl Clocks,
     debt: &mut Debt<'_>,
-    turn: &mut impl FnMut() -> bool,
-    on: impl Fn(&Debt<'_>) -> bool,
+    turn: &mut impl FnMut(Option<Duration>) -> bool,
+    slow: bool,
 ) -> bool {
-    while on(debt) {
-        if !turn() {
+    while debt.is_slow(slow) == slow {
+        if !turn(debt.due()) {
             return false;
         }
-        debt.look(clocks);
+        debt.look(clocks, Moved::default);
     }
     true
 }
@@ -234,20 +356,28 @@ mod tests {
         }
     }
 
+    /// Whom so many others share with.
+    fn crowd(others: u32) -> Crowd {
+        let crowd = Crowd::new();
+        crowd.busy.store(others, Ordering::Relaxed);
+        crowd
+    }
+
     /// The nice values of so many turns, each of which takes 20 ms and uses such a part of them, in
     /// percent, beside so many busy threads.
     fn nice(others: u32, turns: &[(u32, u64)]) -> Vec<i32> {
-        let (clocks, crowd) = (Simulated::default(), Crowd(others.into()));
+        let (clocks, crowd) = (Simulated::default(), crowd(others));
         let mut list = turns.iter().flat_map(|(n, part)| (0..*n).map(move |_| *part));
         let mut seen = Vec::new();
-        run_by(&crowd, &clocks, || {
+        run_by(&crowd, &clocks, |_| {
             let Some(part) = list.next() else { return false };
             seen.push(rustix::process::getpriority_process(None).unwrap());
             clocks.now.fetch_add(20_000_000, Ordering::Relaxed);
             clocks.cpu.fetch_add(200_000 * part, Ordering::Relaxed);
             true
         });
-        assert_eq!(crowd.0.into_inner(), others, "whoever ends is not busy");
+        assert_eq!(crowd.busy.into_inner(), others, "whoever ends is not busy");
+        assert_eq!(crowd.setting_up.counts(), (0, 0));
         seen
     }
 
@@ -276,23 +406,123 @@ mod tests {
         assert_eq!(slow(0, &[(3, 100)]), [0; 3]);
     }
 
+    /// CPU time that so many ports have at full weight in 600 s if each uses so much, in
+    /// millionths, and what they use at once is left out.
+    fn at_full_weight(ports: usize, millionths: u64) -> Duration {
+        let (clocks, crowd) = (Simulated::default(), Crowd::new());
+        let mut all: Vec<_> =
+            (0..ports).map(|_| (Debt::new(Work::SettingUp, &crowd, &clocks), false)).collect();
+        let mut full = 0;
+        for second in 0..700 {
+            clocks.now.fetch_add(1_000_000_000, Ordering::Relaxed);
+            clocks.cpu.fetch_add(1000 * millionths, Ordering::Relaxed);
+            for (debt, slow) in &mut all {
+                debt.look(&clocks, Moved::default);
+                *slow = debt.is_slow(*slow);
+                full += u64::from(second >= 100 && !*slow) * millionths;
+            }
+        }
+        drop(all);
+        assert_eq!((crowd.busy(), crowd.setting_up.counts()), (1, (0, 0)));
+        Duration::from_micros(full)
+    }
+
+    /// Whoever stays below what one alone may use is not one of a hundred who may.
+    #[test]
+    fn many_that_use_little_have_four_parts_in_a_hundred_together() {
+        let four = Duration::from_secs(24);
+        for millionths in [100, 150, 300, 390, 1000, 2000, 4900, 9000, 20_000, 1_000_000] {
+            let used = at_full_weight(100, millionths);
+            assert!(used <= four, "100 ports, {millionths} millionths each: {used:?}");
+        }
+        assert_eq!(at_full_weight(100, 150), Duration::from_secs(9), "as much as they want");
+        assert_eq!(at_full_weight(4, 9000), Duration::from_micros(21_600_000));
+        // As much as one may have alone.
+        assert_eq!(at_full_weight(1, 9000), Duration::from_micros(5_400_000));
+    }
+
+    /// It was busy, sleeps, and is looked at when it says.
+    #[test]
+    fn who_was_busy_and_sleeps_is_not_counted_for_ever() {
+        let (clocks, crowd) = (Simulated::default(), Crowd::new());
+        let others: Vec<_> = (0..99).map(|_| crowd.setting_up.join()).collect();
+        let mut slept = Vec::new();
+        run_by(&crowd, &clocks, |due| {
+            let counts = (crowd.busy.load(Ordering::Relaxed), crowd.setting_up.counts().1);
+            if slept.is_empty() {
+                clocks.cpu.fetch_add(50_000_000, Ordering::Relaxed);
+            }
+            let Some(due) = due.or(slept.is_empty().then_some(Duration::from_millis(50))) else {
+                assert_eq!(counts, (0, 0));
+                return false;
+            };
+            slept.push(counts);
+            let due = u64::try_from(due.as_nanos()).unwrap();
+            clocks.now.fetch_add(due, Ordering::Relaxed);
+            true
+        });
+        // Each is an end of its own.
+        assert_eq!(slept, [(0, 0), (1, 1), (0, 1)]);
+        drop(others);
+    }
+
     #[test]
     fn it_ends_wherever_it_is() {
         assert_eq!(nice(0, &[(3, 100)]).len(), 3);
         assert_eq!(nice(0, &[(30, 100)]).len(), 30, "among slow turns");
     }
 
-    /// CPU time in 20 s of a thread that serves register accesses without end, a millisecond each
-    /// turn, on so many cores, beside so many that are busy.
+    /// What a thread uses in 20 s that serves register accesses without end, on so many cores.
+    struct Guest {
+        cores: u32,
+        /// So many others are busy, and so many of them without frames.
+        others: u32,
+        frameless: u32,
+        /// So many accesses for each frame.
+        each_frame: u64,
+    }
+
+    impl Guest {
+        /// The CPU time, in milliseconds.
+        fn used(&self) -> u128 {
+            let (clocks, crowd) = (Simulated::default(), crowd(self.others));
+            crowd.frameless.store(self.frameless, Ordering::Relaxed);
+            let _others: Vec<_> =
+                (0..self.frameless).map(|_| crowd.accesses.busy_member()).collect();
+            let pass = |time: u64| clocks.now.fetch_add(time, Ordering::Relaxed) + time;
+            let sleep = |time: Duration| _ = pass(u64::try_from(time.as_nanos()).unwrap());
+            let moved = || {
+                // A microsecond each.
+                let accesses = clocks.cpu.load(Ordering::Relaxed) / 1000;
+                Moved { accesses, frames: accesses / self.each_frame }
+            };
+            pace(Work::Registers(self.cores), &crowd, &clocks, sleep, moved, |_| {
+                clocks.cpu.fetch_add(1_000_000, Ordering::Relaxed);
+                pass(1_000_000) < 20_000_000_000
+            });
+            assert_eq!(crowd.busy.into_inner(), self.others);
+            assert_eq!(crowd.frameless.into_inner(), self.frameless);
+            clocks.thread_time().as_millis()
+        }
+    }
+
+    /// As [`Guest::used`], for a driver that moves frames.
     fn used(cores: u32, others: u32) -> u128 {
-        let (clocks, crowd) = (Simulated::default(), Crowd(others.into()));
-        let pass = |time: u64| clocks.now.fetch_add(time, Ordering::Relaxed) + time;
-        let sleep = |time: Duration| _ = pass(u64::try_from(time.as_nanos()).unwrap());
-        pace(Work::Registers(cores), &crowd, &clocks, sleep, || {
-            clocks.cpu.fetch_add(1_000_000, Ordering::Relaxed);
-            pass(1_000_000) < 20_000_000_000
-        });
-        clocks.thread_time().as_millis()
+        Guest { cores, others, frameless: 0, each_frame: 10 }.used()
+    }
+
+    #[test]
+    fn accesses_that_move_no_frame_have_a_twentieth_of_the_cores_for_all_who_make_them() {
+        const NEVER: u64 = u64::MAX;
+        let guest = |frameless, each_frame| Guest { cores: 2, others: 19, frameless, each_frame };
+        // A twentieth of two cores, a twentieth of that: 5 ms in each second, and what it may do at
+        // once before that.
+        let used = guest(19, NEVER).used();
+        assert!((100..=100 + 66 + 20).contains(&used), "{used} ms");
+        // Who moves frames has what it had.
+        let honest = guest(19, 10).used();
+        assert!(honest.abs_diff(self::used(2, 19)) <= 20, "{honest} ms");
+        assert_eq!(Guest { others: 0, ..guest(0, NEVER) }.used(), 20_000, "alone");
     }
 
     #[test]
@@ -310,10 +540,10 @@ mod tests {
 
     #[test]
     fn a_thread_that_serves_few_registers_never_pauses() {
-        let (clocks, crowd) = (Simulated::default(), Crowd(19.into()));
+        let (clocks, crowd) = (Simulated::default(), crowd(19));
         let mut left = 10_000;
         let never = |pause| panic!("{pause:?}");
-        pace(Work::Registers(2), &crowd, &clocks, never, || {
+        pace(Work::Registers(2), &crowd, &clocks, never, Moved::default, |_| {
             clocks.now.fetch_add(1_000_000, Ordering::Relaxed);
             clocks.cpu.fetch_add(49_000, Ordering::Relaxed);
             left -= 1;

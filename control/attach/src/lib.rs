@@ -28,6 +28,7 @@ mod irq_limit;
 mod journal;
 mod memory;
 mod poll;
+mod pool;
 mod port_log;
 mod send_recv;
 mod socket;

@@ -5,6 +5,7 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use vmlan_frame::Counters;
 use vmlan_keeper::KeeperError;
 
 use crate::budget::Budget;
@@ -89,6 +90,12 @@ impl PortThread {
         }
         ended
     }
+}
+
+/// Frames that a port has moved, both ways.
+pub fn frames(counters: &Counters) -> u64 {
+    let (input, output) = counters.snapshot();
+    input.frames + output.frames
 }
 
 /// A time during which no new connection is looked for.

@@ -4,7 +4,7 @@ use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 
-use vmlan_frame::{Changed, Details, Port};
+use vmlan_frame::{Changed, Counter, Details, Port};
 use vmlan_keeper::Keeper;
 use vmlan_keeper::hold::Held;
 use vmlan_nic::chip::held::HELD;
@@ -46,6 +46,8 @@ pub struct Shared {
     pub link: AtomicBool,
     /// The limit of interrupts per second that is to hold.
     pub irq_rate_max: AtomicU32,
+    /// Register accesses, and what else was as much work. The port's thread adds to it.
+    pub accesses: Counter,
     /// For the next switch.
     pub standing: Standing,
 }
@@ -116,6 +118,7 @@ impl VfioUser {
             memory: Mutex::default(),
             link: AtomicBool::new(config.link),
             irq_rate_max: AtomicU32::new(config.irq_rate_max),
+            accesses: Counter::default(),
             standing: Standing::default(),
         });
         let (name, what) = (config.port_name(), config.nic());

@@ -27,14 +27,14 @@ use super::wire::{Frames, Replies};
 use crate::Files;
 use crate::budget::Budget;
 use crate::connection::{Connection, ConnectionError};
-use crate::cpu_budget;
+use crate::cpu_budget::{self, Moved};
 use crate::held::keep::{FoundClient, Keeping};
 use crate::journal::{ENOUGH, Journal};
 use crate::memory::UNSHARED;
 use crate::poll::{Wait, poll};
 use crate::port_log::PortLog;
 use crate::sys::SharedPages;
-use crate::thread::{ACCEPT_PAUSE, AcceptPause, PENALTY};
+use crate::thread::{ACCEPT_PAUSE, AcceptPause, PENALTY, frames};
 use crate::timer::monotonic;
 use crate::waker::Waker;
 
@@ -175,7 +175,10 @@ impl Server {
             None => self.keep(),
         }
         let _ = tell.try_send(());
-        cpu_budget::run_registers(|| self.turn());
+        let (waker, shared) = (Arc::clone(&self.waker), Arc::clone(&self.shared));
+        let moved =
+            || Moved { accesses: shared.accesses.get(), frames: frames(shared.port.counters()) };
+        cpu_budget::run_registers(&waker, moved, |longest| self.turn(longest));
         if self.is_leaving() {
             return self.leave();
         }
@@ -190,7 +193,7 @@ impl Server {
     }
 
     /// Sleeps until something happens, and deals with it. False: the end.
-    fn turn(&mut self) -> bool {
+    fn turn(&mut self, longest: Option<Duration>) -> bool {
         let now = Instant::now();
         self.pause.end_if_due(now);
         self.meet_deadlines(now);
@@ -206,7 +209,7 @@ impl Server {
             Some((self.port().host().timer_fd(), Wait::Read)),
             served.and_then(|s| s.session.unmask_fd()).map(|fd| (fd, Wait::Read)),
         ];
-        match poll(wait, self.timeout(now)) {
+        match poll(wait, self.timeout(now).into_iter().chain(longest).min()) {
             Ok([woken, knocked, answered, said, due, unmasked]) => {
                 if woken && !self.woken() {
                     return false;
@@ -416,10 +419,9 @@ impl Server {
     /// Serves what one read brings, a bounded amount of work. False: nothing.
     fn serve(&mut self, now: Instant) -> Result<bool, ConnectionError> {
         let mut any = false;
-        let mut left = WORK;
+        let mut work = 0;
         self.backlog = false;
-        let (mut hang_up, mut pause) = (false, Duration::ZERO);
-        let mut drained = false;
+        let (mut hang_up, mut drained, mut pause) = (false, false, Duration::ZERO);
         while !hang_up && !drained {
             let Some(Served { connection, session, replies, .. }) = &mut self.served else { break };
             let Some(message) = connection.read(now)? else { break };
@@ -450,9 +452,9 @@ impl Server {
             }
             hang_up = outcome.hang_up;
             pause += outcome.pause;
-            left = left.saturating_sub(outcome.work);
-            drained = connection.is_drained() || left == 0;
-            self.backlog = left == 0 && !connection.is_drained();
+            work += outcome.work;
+            drained = connection.is_drained() || work >= WORK;
+            self.backlog = work >= WORK && !connection.is_drained();
             if let Some(refusal) = &outcome.refusal {
                 self.log.warn(now, &error_chain(refusal));
             }
@@ -465,6 +467,7 @@ impl Server {
             replies.clear();
         }
         if any {
+            self.shared.accesses.add(work as u64);
             self.notify();
         }
         if hang_up {

@@ -153,7 +153,7 @@ impl Server {
             None => self.keep(),
         }
         let _ = tell.try_send(());
-        cpu_budget::run(|| self.turn());
+        cpu_budget::run(|longest| self.turn(longest));
         if self.is_leaving() {
             return self.leave();
         }
@@ -165,7 +165,7 @@ impl Server {
     }
 
     /// Sleeps until something happens, and deals with it. False: the end.
-    fn turn(&mut self) -> bool {
+    fn turn(&mut self, longest: Option<Duration>) -> bool {
         let now = Instant::now();
         self.pause.end_if_due(now);
         self.end_trial(now);
@@ -178,7 +178,7 @@ impl Server {
         let served = served.filter(|_| !half).map(|s| (s.connection.fd(), Wait::Read));
         let limit = Some((self.port.limit().fd(), Wait::Read));
         let wait = [Some((self.waker.fd(), Wait::Read)), limit, line, listen, served];
-        match poll(wait, self.timeout(now)) {
+        match poll(wait, self.timeout(now).into_iter().chain(longest).min()) {
             Ok([woken, due, answered, knocked, said]) => {
                 if woken && !self.woken() {
                     return false;

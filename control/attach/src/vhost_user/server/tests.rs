@@ -130,7 +130,7 @@ impl World {
 
     fn turn(&mut self) {
         self.waker.wake();
-        assert!(self.server.turn());
+        assert!(self.server.turn(None));
     }
 
     /// Serves until nothing is left to be served.
@@ -422,7 +422,7 @@ fn a_port_that_connects_is_connected() {
         listener.set_nonblocking(true).unwrap();
         let turns = |world: &mut World| {
             while world.server.served.is_none() {
-                assert!(world.server.turn());
+                assert!(world.server.turn(None));
             }
         };
         let over = lives(point, || turns(&mut world));
@@ -451,7 +451,7 @@ fn a_front_end_that_has_gone_meanwhile_is_called_again() {
     world.next();
     world.go_on();
     while world.server.served.is_some() {
-        assert!(world.server.turn());
+        assert!(world.server.turn(None));
     }
     assert!(Record::decode(&world.hold.held()).unwrap().client.is_none());
     world.meet();
