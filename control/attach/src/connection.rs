@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use vmlan_keeper::{Descriptor, KeeperError, Kept, MAX_FDS};
 
+use crate::budget::Takes;
 use crate::death::point;
 use crate::journal::{Journal, Phase};
 use crate::poll::{Wait, poll};
@@ -185,13 +186,15 @@ impl<F: Framing> Connection<F> {
         self.started.map(|t| DEADLINE.saturating_sub(now.saturating_duration_since(t)))
     }
 
-    /// The next message, if it is there. `None`: not complete yet.
+    /// The next message, if it is there. `None`: not complete yet, or has descriptors, and `takes`
+    /// is used up.
     ///
     /// # Errors
     /// [`ConnectionError`]: the connection must be dropped.
     pub fn read(
         &mut self,
         now: Instant,
+        takes: &mut Takes,
     ) -> Result<Option<Message<'_, F::Header>>, ConnectionError> {
         loop {
             let goal = F::HEADER + self.header.map_or(0, |(_, size)| size);
@@ -204,7 +207,7 @@ impl<F: Framing> Connection<F> {
                         self.header = Some(F::parse(bytes.unwrap_or_default())?);
                     }
                 }
-            } else if !self.fill(goal, now)? {
+            } else if !self.fill(goal, now, takes)? {
                 let expired = self.time_left(now).is_some_and(|left| left.is_zero());
                 return if expired { Err(ConnectionError::Stuck) } else { Ok(None) };
             }
@@ -220,9 +223,14 @@ impl<F: Framing> Connection<F> {
     /// Reads more: up to `goal` bytes from `start`, or as much as there is room for. Never past
     /// `goal` while there are descriptors for the message that is due: the next one's must not be
     /// taken for its own.
-    fn fill(&mut self, goal: usize, now: Instant) -> Result<bool, ConnectionError> {
+    fn fill(
+        &mut self,
+        goal: usize,
+        now: Instant,
+        takes: &mut Takes,
+    ) -> Result<bool, ConnectionError> {
         if self.journal.is_some() {
-            return self.look(goal, now);
+            return self.look(goal, now, takes);
         }
         if self.start > 0 {
             self.buf.copy_within(self.start..self.end, 0);
@@ -244,7 +252,11 @@ impl<F: Framing> Connection<F> {
         }
         let free = free.get_mut(..seen.bytes).unwrap_or_default();
         if seen.fds {
+            if takes.left(now).is_some() {
+                return Ok(false);
+            }
             let taken = self.sock.take(free, &mut self.fds)?;
+            takes.spend(now, self.fds.len() - had);
             if taken.truncated || self.fds.len() > MAX_FDS {
                 return Err(ConnectionError::LostFds);
             }
@@ -288,7 +300,12 @@ impl<F: Framing> Connection<F> {
     /// [`Connection::fill`] with a journal: peeks, as nothing is taken before it was answered. The
     /// kernel does not look past descriptors, behind which the rest of their message may be: then
     /// the next look goes on there.
-    fn look(&mut self, goal: usize, now: Instant) -> Result<bool, ConnectionError> {
+    fn look(
+        &mut self,
+        goal: usize,
+        now: Instant,
+        takes: &mut Takes,
+    ) -> Result<bool, ConnectionError> {
         if self.start > 0 {
             return Ok(false);
         }
@@ -309,17 +326,23 @@ impl<F: Framing> Connection<F> {
         if seen.bytes == 0 {
             return Err(ConnectionError::Closed);
         }
+        let takes_fds = seen.fds && self.fds.is_empty();
+        if takes_fds && takes.left(now).is_some() {
+            set_peek_offset(self.sock.as_fd(), place)?;
+            return Ok(false);
+        }
         self.end += seen.bytes;
         self.place = Some(self.end);
         self.started.get_or_insert(now);
         // A peek that ends where descriptors begin says that it has seen them: they are the next
         // message's, if this one has its own.
         self.shown_fds |= seen.fds;
-        if seen.fds && self.fds.is_empty() {
+        if takes_fds {
             self.place = None;
             set_peek_offset(self.sock.as_fd(), place)?;
             let shown = free.get_mut(..seen.bytes).unwrap_or_default();
             let taken = self.sock.peek(shown, &mut self.fds)?;
+            takes.spend(now, self.fds.len());
             if taken.truncated || self.fds.len() > MAX_FDS {
                 return Err(ConnectionError::LostFds);
             }

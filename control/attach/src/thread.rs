@@ -103,11 +103,16 @@ pub fn frames(counters: &Counters) -> u64 {
 pub struct AcceptPause {
     until: Option<Instant>,
     budget: Budget,
+    /// Of connections that moved no frame.
+    idle: Budget,
+    /// Frames that the port had moved when the latest one was found.
+    frames: u64,
 }
 
 impl Default for AcceptPause {
     fn default() -> Self {
-        Self { until: None, budget: Budget::CONNECTIONS }
+        let (budget, idle) = (Budget::CONNECTIONS, Budget::IDLE_CONNECTIONS);
+        Self { until: None, budget, idle, frames: 0 }
     }
 }
 
@@ -117,11 +122,14 @@ impl AcceptPause {
         self.until = Some(Instant::now() + time);
     }
 
-    /// One was found. After too many there is a pause.
-    pub fn found(&mut self) {
+    /// One was found, at a port that has moved so many frames. After too many there is a pause.
+    pub fn found(&mut self, frames: u64) {
         let now = Instant::now();
         self.budget.spend(now);
-        if let Some(left) = self.budget.left(now) {
+        if std::mem::replace(&mut self.frames, frames) == frames {
+            self.idle.spend(now);
+        }
+        if let Some(left) = self.budget.left(now).max(self.idle.left(now)) {
             self.begin(left);
         }
     }
@@ -149,6 +157,18 @@ impl AcceptPause {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn connections_that_moved_frames_are_not_counted_among_those_that_did_not() {
+        let found = |moved: u64| {
+            let mut pause = AcceptPause::default();
+            (0..1000).find(|n| {
+                pause.found(n * moved);
+                pause.is_on()
+            })
+        };
+        assert_eq!((found(0), found(1)), (Some(16), Some(64)));
+    }
 
     /// However many peers keep their ports' threads, a switch ends.
     #[test]

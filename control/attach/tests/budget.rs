@@ -43,17 +43,17 @@ fn a_flood_of_messages_does_not_keep_the_owner_out() {
     assert!(!f.path().exists(), "the thread was left behind");
 }
 
-/// 64 connections are accepted at once, and 50 in each second after that. A new one is no new start
-/// for messages either.
+/// 16 connections that move no frame are accepted at once, and 5 in each second after that. A new
+/// one is no new start for messages either.
 #[test]
 fn connections_that_come_and_go_wait() {
     let f = Fixture::new();
     let begin = Instant::now();
-    for _ in 0..84 {
+    for _ in 0..20 {
         // Answered, or turned away because the one before has not gone yet: it was accepted.
         let _ = f.connect().get(1, &[]);
     }
     let took = begin.elapsed();
-    assert!(took >= Duration::from_millis(380), "84 connections in {took:?}");
+    assert!(took >= Duration::from_millis(600), "20 connections in {took:?}");
     f.assert_alive();
 }

@@ -182,7 +182,8 @@ fn every_command_with_every_size_and_fd_count_ends_in_an_answer() {
         for size in [0usize, 1, 4, 8, 15, 16, 17, 20, 21, 24, 32, 33, 40, 64, 4112] {
             for count in [0usize, 1, 2, 32] {
                 for fill in [0u8, 1, 0xa5, 0xff] {
-                    if count > 1 && fill > 1 {
+                    // Too many end the connection, and of those few are let in each second.
+                    if count > 1 && fill > 1 || count > 16 && (fill > 0 || command % 4 > 0) {
                         continue;
                     }
                     let fds: Vec<RawFd> = vec![file.as_raw_fd(); count];

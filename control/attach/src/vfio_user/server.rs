@@ -25,7 +25,7 @@ use super::port::VfioUserPort;
 use super::session::{MemorySummary, Session};
 use super::wire::{Frames, Replies};
 use crate::Files;
-use crate::budget::Budget;
+use crate::budget::{Budget, Takes};
 use crate::connection::{Connection, ConnectionError};
 use crate::cpu_budget::{self, Moved};
 use crate::held::keep::{FoundClient, Keeping};
@@ -85,6 +85,7 @@ pub struct Server {
     pause: AcceptPause,
     /// Of messages that are no register accesses. It outlives connections.
     budget: Budget,
+    takes: Takes,
     served: Option<Served>,
     /// What clients may map.
     areas: Areas,
@@ -142,6 +143,7 @@ impl Server {
             keeper,
             pause: AcceptPause::default(),
             budget: Budget::MESSAGES,
+            takes: Takes::new(now),
             served: None,
             areas,
             state,
@@ -196,16 +198,18 @@ impl Server {
     fn turn(&mut self, longest: Option<Duration>) -> bool {
         let now = Instant::now();
         self.pause.end_if_due(now);
+        self.takes.look(now);
         self.meet_deadlines(now);
         let served = self.served.as_ref();
         let half = served.is_some_and(|s| s.connection.is_half());
+        let reads = !half && self.takes.left(now).is_none();
         let listen = self.keeper.listener().filter(|_| !self.pause.is_on());
         let line = self.keeper.watch();
         let wait = [
             Some((self.waker.fd(), Wait::Read)),
             listen.map(|fd| (fd, Wait::Read)),
             line.as_ref().map(|fd| (fd.as_fd(), Wait::Read)),
-            served.filter(|_| !half).map(|s| (s.connection.fd(), Wait::Read)),
+            served.filter(|_| reads).map(|s| (s.connection.fd(), Wait::Read)),
             Some((self.port().host().timer_fd(), Wait::Read)),
             served.and_then(|s| s.session.unmask_fd()).map(|fd| (fd, Wait::Read)),
         ];
@@ -261,6 +265,7 @@ impl Server {
         let deadlines = deadlines.into_iter().flatten();
         let deadlines = deadlines.map(|at| at.saturating_duration_since(now));
         let others = pause.into_iter().chain(notify).chain(keeper).chain(half).chain(deadlines);
+        let others = others.chain(self.takes.due(now));
         message.into_iter().chain(others).min()
     }
 
@@ -322,7 +327,7 @@ impl Server {
     fn open(&mut self) {
         let found = self.keeper.accept();
         if found.is_ok() {
-            self.pause.found();
+            self.pause.found(frames(self.port().counters()));
         }
         match found {
             Ok(sock) if self.served.is_none() => match self.prepare() {
@@ -424,7 +429,7 @@ impl Server {
         let (mut hang_up, mut drained, mut pause) = (false, false, Duration::ZERO);
         while !hang_up && !drained {
             let Some(Served { connection, session, replies, .. }) = &mut self.served else { break };
-            let Some(message) = connection.read(now)? else { break };
+            let Some(message) = connection.read(now, &mut self.takes)? else { break };
             any = true;
             let before = replies.bytes().len();
             let had = session.hold_on(&message.header);

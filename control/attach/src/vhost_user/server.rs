@@ -20,7 +20,7 @@ use super::refusal::RequestRefusal;
 use super::session::Session;
 use super::sides::PortFault;
 use super::wire::{Frames, Message};
-use crate::budget::Budget;
+use crate::budget::{Budget, Takes};
 use crate::connection::{Connection, ConnectionError};
 use crate::cpu_budget;
 use crate::death::point;
@@ -31,7 +31,7 @@ use crate::memory::{Files, UNSHARED};
 use crate::poll::{Wait, poll};
 use crate::port_log::PortLog;
 use crate::socket::dial;
-use crate::thread::{ACCEPT_PAUSE, AcceptPause, PENALTY};
+use crate::thread::{ACCEPT_PAUSE, AcceptPause, PENALTY, frames};
 use crate::waker::Waker;
 
 /// First and longest pause between two attempts to connect.
@@ -69,6 +69,7 @@ pub struct Server {
     pause: AcceptPause,
     /// Of messages. It outlives connections: a new one is no new start.
     budget: Budget,
+    takes: Takes,
     served: Option<Served>,
     port: Arc<VhostUserPort>,
     waker: Arc<Waker>,
@@ -122,6 +123,7 @@ impl Server {
             keeper,
             pause: AcceptPause::default(),
             budget: Budget::MESSAGES,
+            takes: Takes::new(Instant::now()),
             served: None,
             port,
             waker,
@@ -168,12 +170,14 @@ impl Server {
     fn turn(&mut self, longest: Option<Duration>) -> bool {
         let now = Instant::now();
         self.pause.end_if_due(now);
+        self.takes.look(now);
         self.end_trial(now);
         let listen = self.keeper.listener().filter(|_| !self.pause.is_on());
         let listen = listen.map(|fd| (fd, Wait::Read));
         let line = self.keeper.watch();
         let line = line.as_ref().map(|fd| (fd.as_fd(), Wait::Read));
-        let served = self.served.as_ref().filter(|_| self.budget.left(now).is_none());
+        let waits = self.budget.left(now).max(self.takes.left(now)).is_some();
+        let served = self.served.as_ref().filter(|_| !waits);
         let half = served.is_some_and(|s| s.connection.is_half());
         let served = served.filter(|_| !half).map(|s| (s.connection.fd(), Wait::Read));
         let limit = Some((self.port.limit().fd(), Wait::Read));
@@ -221,7 +225,8 @@ impl Server {
         let budget = self.served.as_ref().and_then(|_| self.budget.left(now));
         let keeper = self.keeper.due(now);
         let proven = self.proven.map(|at| at.saturating_duration_since(now));
-        [message, half, pause, notify, keeper, budget, proven].into_iter().flatten().min()
+        let takes = self.takes.due(now);
+        [message, half, pause, notify, keeper, budget, takes, proven].into_iter().flatten().min()
     }
 
     fn look_after_keeper(&mut self) {
@@ -292,7 +297,7 @@ impl Server {
             _ => return,
         };
         if found.is_ok() {
-            self.pause.found();
+            self.pause.found(frames(self.port.counters()));
         }
         match found {
             Ok(sock) if self.served.is_none() => {
@@ -349,7 +354,7 @@ impl Server {
                 break;
             }
             let Some(served) = &mut self.served else { return };
-            match served.connection.read(now) {
+            match served.connection.read(now, &mut self.takes) {
                 Ok(None) => break,
                 Ok(Some(message)) => {
                     let message = message.into();
