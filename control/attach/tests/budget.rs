@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -21,6 +22,21 @@ fn a_flood_of_messages_waits() {
     assert!(raw.get(1, &[]).is_some(), "it is served, in the end");
     let took = begin.elapsed();
     assert!(took >= Duration::from_millis(190), "6,001 messages in {took:?}");
+}
+
+/// 512 descriptors are taken at once, and 500 in each second after that.
+#[test]
+fn a_flood_of_descriptors_waits() {
+    let f = Fixture::new();
+    let mut raw = f.ready();
+    let file = memfd(4096);
+    let begin = Instant::now();
+    for _ in 0..40 {
+        // SET_OWNER, which has none.
+        assert_eq!(raw.ask(3, &[], &[file.as_raw_fd(); 16]), Some(1));
+    }
+    let took = begin.elapsed();
+    assert!(took >= Duration::from_millis(220), "640 descriptors in {took:?}");
 }
 
 /// While it waits, the port does what its owner says.
