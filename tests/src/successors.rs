@@ -203,6 +203,9 @@ impl Nic for Successors {
     fn arm(&self) -> bool {
         self.call().chip.arm()
     }
+    fn is_being_changed(&self) -> bool {
+        self.call().chip.is_being_changed()
+    }
     fn disarm(&self) {
         self.call().chip.disarm();
     }

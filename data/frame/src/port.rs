@@ -95,6 +95,13 @@ pub trait Port: Send + Sync {
     /// count: it is their receiver that is waited for.
     fn arm(&self, lane: usize) -> bool;
 
+    /// True while a thread of its own has its locks or wants them: workers pass it by, and it may
+    /// say of frames and of room that there are some. That thread may be kept from running for
+    /// long, so a worker sleeps, and looks again by a timer.
+    fn is_being_changed(&self) -> bool {
+        false
+    }
+
     /// Tells the other side not to ring: the worker is awake and looks by itself.
     fn disarm(&self, lane: usize);
 

@@ -138,6 +138,10 @@ impl Port for VfioUserPort {
         self.is_served() && self.nic.arm()
     }
 
+    fn is_being_changed(&self) -> bool {
+        self.nic.is_being_changed()
+    }
+
     fn disarm(&self, _: usize) {
         self.nic.disarm();
     }

@@ -220,7 +220,7 @@ impl VhostUserPort {
         match lane.rx.try_lock() {
             Ok(side) => Some(side),
             Err(TryLockError::Poisoned(side)) => Some(side.into_inner()),
-            Err(TryLockError::WouldBlock) if self.wanted.load(Ordering::Acquire) > 0 => None,
+            Err(TryLockError::WouldBlock) if self.is_being_changed() => None,
             Err(TryLockError::WouldBlock) => Some(lock(&lane.rx)),
         }
     }
@@ -365,7 +365,7 @@ impl Port for VhostUserPort {
     ) -> usize {
         let stands =
             self.quarantined.load(Ordering::Relaxed) || self.paused.load(Ordering::Acquire);
-        if stands || self.wanted.load(Ordering::Acquire) > 0 {
+        if stands || self.is_being_changed() {
             return 0;
         }
         let mut side = match self.lanes.get(lane).map(|lane| lane.tx.try_lock()) {
@@ -418,7 +418,7 @@ impl Port for VhostUserPort {
     }
 
     fn arm(&self, lane: usize) -> bool {
-        if self.wanted.load(Ordering::Acquire) > 0 {
+        if self.is_being_changed() {
             return true;
         }
         if self.quarantined.load(Ordering::Relaxed) {
@@ -430,6 +430,10 @@ impl Port for VhostUserPort {
         // Somebody else has the lock, and may have pulled before the latest frame came: look again.
         let lane = self.lanes.get(lane);
         lane.is_some_and(|lane| lane.tx.try_lock().map_or(true, |mut side| side.net.arm()))
+    }
+
+    fn is_being_changed(&self) -> bool {
+        self.wanted.load(Ordering::Acquire) > 0
     }
 
     fn disarm(&self, lane: usize) {

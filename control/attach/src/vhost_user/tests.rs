@@ -155,7 +155,8 @@ fn a_worker_does_not_wait_for_the_ports_own_thread() {
     let asked = std::thread::scope(|s| {
         let worker = s.spawn(|| {
             let pushed = port.push(&Batch::new(), &mut [0]);
-            (pushed, port.room(), port.arm(0), port.is_up() || port.want_room())
+            let asked = (port.arm(0), port.is_up() || port.want_room(), port.is_being_changed());
+            (pushed, port.room(), asked)
         });
         let end = Instant::now() + Duration::from_secs(60);
         while !worker.is_finished() && Instant::now() < end {
@@ -166,7 +167,8 @@ fn a_worker_does_not_wait_for_the_ports_own_thread() {
         assert!(finished, "it waits");
         worker.join().unwrap()
     });
-    assert_eq!(asked, (0, 0, true, true));
+    assert_eq!(asked, (0, 0, (true, true, true)), "it looks again, by its timer");
+    assert!(port.take_touched() && !port.is_being_changed(), "and is woken");
     assert_eq!(port.push(&Batch::new(), &mut [0]), 1, "and counts what nobody is there for");
 }
 

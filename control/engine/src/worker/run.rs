@@ -174,6 +174,8 @@ pub(super) struct Run {
     forwarder: Forwarder,
     idle: Idle,
     blocked: Vec<PortId>,
+    /// What was found was not to be had, for a port is being changed: no frames, or no room.
+    being_changed: bool,
     /// The shortest time that held frames may still wait.
     held_ns: Option<u64>,
     /// When, at the earliest, something may pass that waits for tokens or for its turn.
@@ -205,6 +207,7 @@ impl Run {
             table: Arc::default(),
             own: Vec::new(),
             blocked: Vec::with_capacity(vmlan_switch::MAX_PORTS),
+            being_changed: false,
             held_ns: None,
             due: None,
             shares: Shares::default(),
@@ -319,6 +322,7 @@ impl Run {
     fn sleep(&mut self, events: &mut Vec<epoll::Event>) {
         self.ask_for_room();
         let muted = self.mute();
+        self.being_changed = false;
         // Arming waits until no other thread uses the port, or says that there is something to do.
         if self.arm() || self.passed_by() || self.room_came() || self.slot.mail_waits() {
             self.disarm();
@@ -338,7 +342,8 @@ impl Run {
     /// do not are looked at, all of them at each look: the price of a mapped doorbell is one short
     /// wake-up in an interval.
     fn wait_for_work(&mut self, events: &mut Vec<epoll::Event>, muted: bool) -> Woken {
-        let look = muted.then_some(idle_rings::POLL);
+        let looks = muted || self.being_changed;
+        let look = looks.then_some(idle_rings::POLL);
         let room = self.held_ns.and_then(|ns| self.room_poll(Duration::from_nanos(ns)));
         loop {
             let left = |due: u64| Duration::from_nanos(due.saturating_sub(clock(&self.shared)));
@@ -347,7 +352,7 @@ impl Run {
             let others = due.into_iter().chain(self.poll.timeout()).chain(nap).chain(look);
             let timeout = room.into_iter().chain(others).min();
             let woken = self.wait(events, timeout);
-            let waits = self.held_ns.is_some() || due.is_some() || muted;
+            let waits = self.held_ns.is_some() || due.is_some() || looks;
             if woken != Woken::Late || waits || nap.is_some() || self.arm_polled() {
                 return woken;
             }
@@ -368,7 +373,8 @@ impl Run {
         often.chain([most]).min()
     }
 
-    /// True if some port has frames already. All are armed in any case, but for those that nap.
+    /// True if some port has frames already, to be had. All are armed in any case, but for those
+    /// that nap.
     fn arm(&mut self) -> bool {
         self.poll.begin();
         self.nap = None;
@@ -378,7 +384,9 @@ impl Run {
             let Some(entry) = self.table.get(own.id) else { continue };
             match own.naps.next(&*entry.port, now) {
                 Some(until) => self.nap = earlier(self.nap, until),
-                None => any |= own.arm(&*entry.port),
+                None if !own.arm(&*entry.port) => {}
+                None if entry.port.is_being_changed() => self.being_changed = true,
+                None => any = true,
             }
             self.poll.add(own.id, &*entry.port);
         }
@@ -416,9 +424,17 @@ impl Run {
         }
     }
 
-    fn room_came(&self) -> bool {
-        let ports = self.blocked.iter().filter_map(|id| self.table.get(*id));
-        self.held_ns.is_some() && ports.fold(false, |any, e| e.port.want_room() | any)
+    fn room_came(&mut self) -> bool {
+        let mut any = false;
+        let blocked = self.blocked.iter().filter(|_| self.held_ns.is_some());
+        for entry in blocked.filter_map(|id| self.table.get(*id)) {
+            match entry.port.want_room() {
+                false => {}
+                true if entry.port.is_being_changed() => self.being_changed = true,
+                true => any = true,
+            }
+        }
+        any
     }
 
     /// Sleeps until something rings.

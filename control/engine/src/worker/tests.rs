@@ -24,6 +24,8 @@ struct Fake {
     asked: AtomicUsize,
     /// Somebody else has it; whoever arms it waits for that.
     busy: AtomicBool,
+    /// Its own thread has its locks.
+    changing: AtomicBool,
     poll: Option<Duration>,
     /// Its guest says nothing of buffers that it gives back.
     silent: bool,
@@ -58,6 +60,7 @@ impl Fake {
             arms: AtomicUsize::new(0),
             asked: AtomicUsize::new(0),
             busy: AtomicBool::new(false),
+            changing: AtomicBool::new(false),
             poll,
             silent,
             dear,
@@ -91,7 +94,7 @@ impl Port for Fake {
         sink: &mut dyn Sink,
     ) -> usize {
         let mut tx = lock(&self.tx);
-        if tx.is_empty() || self.busy.load(Ordering::SeqCst) {
+        if tx.is_empty() || self.busy.load(Ordering::SeqCst) || self.is_being_changed() {
             return 0;
         }
         let mut batch = Batch::take(spare);
@@ -112,6 +115,9 @@ impl Port for Fake {
         finished
     }
     fn push(&self, _: &Batch<'_>, list: &mut [u16]) -> usize {
+        if self.is_being_changed() {
+            return 0;
+        }
         let n = list.len().min(self.room.load(Ordering::SeqCst));
         self.room.fetch_sub(n, Ordering::SeqCst);
         self.rx.fetch_add(n, Ordering::SeqCst);
@@ -132,14 +138,17 @@ impl Port for Fake {
         self.arms.fetch_add(1, Ordering::SeqCst);
         drop(lock(&self.gate));
         // Held frames do not count.
-        lock(&self.tx).len() > self.held.load(Ordering::SeqCst)
+        self.is_being_changed() || lock(&self.tx).len() > self.held.load(Ordering::SeqCst)
+    }
+    fn is_being_changed(&self) -> bool {
+        self.changing.load(Ordering::SeqCst)
     }
     fn disarm(&self, _: usize) {
         self.armed.store(false, Ordering::SeqCst);
     }
     fn want_room(&self) -> bool {
         self.asked.fetch_add(1, Ordering::SeqCst);
-        self.room.load(Ordering::SeqCst) > 0
+        self.is_being_changed() || self.room.load(Ordering::SeqCst) > 0
     }
     fn doorbells(&self, _: usize) -> Vec<Doorbell> {
         vec![self.bell.clone()]
@@ -291,6 +300,30 @@ fn an_idle_worker_sleeps() {
         std::thread::sleep(Duration::from_millis(200));
         pulse() == before
     });
+}
+
+/// Its own thread may be kept from running for as long as others have work, and nobody rings when
+/// it is done.
+#[test]
+fn a_port_that_is_being_changed_keeps_no_worker_awake() {
+    let w = workers(1, Duration::from_secs(3600));
+    let (a, b) = (Fake::new(), Fake::new());
+    introduce(&w, &a, &b);
+    // There seem to be frames of the first, then room at the second.
+    for (port, round) in [(&a, 1), (&b, 2)] {
+        port.changing.store(true, Ordering::SeqCst);
+        lock(&a.tx).push(to_b());
+        a.ring();
+        std::thread::sleep(Duration::from_millis(20));
+        let pulse = || w.shared.slots[0].pulse.load(Ordering::SeqCst);
+        let (begin, before) = (Instant::now(), pulse());
+        std::thread::sleep(Duration::from_millis(200));
+        let rounds = (pulse() - before) / 2;
+        let most = 2 + u64::try_from(begin.elapsed().as_millis()).unwrap();
+        assert!((2..=most).contains(&rounds), "{rounds} rounds, {most} at most");
+        port.changing.store(false, Ordering::SeqCst);
+        until("found", || b.rx.load(Ordering::SeqCst) == round);
+    }
 }
 
 /// Beyond a number it is only looked at now and then, and its frames are found all the same.

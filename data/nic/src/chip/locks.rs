@@ -32,7 +32,7 @@ pub struct ChipCore<C: Chip> {
     /// The CSB, as CSBAL was last written. Only with both sides' locks.
     csb: Mutex<Placed>,
     /// Threads that want the lock of a side: a busy worker lets them in.
-    pub(super) wanted: AtomicU32,
+    wanted: AtomicU32,
     /// The worker sleeps until there is something to send.
     pub(crate) tx_bell: Bell,
     /// The worker sleeps until there is room.
@@ -128,9 +128,14 @@ impl<C: Chip> ChipCore<C> {
         match self.rx.try_lock() {
             Ok(rx) => Some(rx),
             Err(TryLockError::Poisoned(rx)) => Some(rx.into_inner()),
-            Err(TryLockError::WouldBlock) if self.wanted.load(Ordering::Acquire) > 0 => None,
+            Err(TryLockError::WouldBlock) if self.is_being_changed() => None,
             Err(TryLockError::WouldBlock) => Some(lock(&self.rx)),
         }
+    }
+
+    /// The VMM's side has a side's lock or wants it.
+    pub(super) fn is_being_changed(&self) -> bool {
+        self.wanted.load(Ordering::Acquire) > 0
     }
 
     /// Runs `change` with both sides' locks: when it returns, and while it runs, none of their DMA

@@ -144,6 +144,8 @@ pub trait Nic: PciFunction {
     /// Asks to be told of the next doorbell (see `Port::arm`). True if frames wait already.
     #[must_use]
     fn arm(&self) -> bool;
+    /// The VMM's side has its locks or wants them (see `Port::is_being_changed`).
+    fn is_being_changed(&self) -> bool;
     /// The worker looks by itself.
     fn disarm(&self);
     /// Asks to be told when there may be room (see `Port::want_room`). True if there is already.
@@ -233,6 +235,10 @@ impl<C: Chip> Nic for C {
 
     fn arm(&self) -> bool {
         port::arm(self)
+    }
+
+    fn is_being_changed(&self) -> bool {
+        self.core().is_being_changed()
     }
 
     fn disarm(&self) {

@@ -1,6 +1,5 @@
 //! The chip as the switch sees it.
 
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, TryLockError};
 
 use vmlan_frame::{BATCH, Batch, Finisher, Offloads, Reason, Sink};
@@ -160,7 +159,7 @@ pub(super) fn pull<C: Chip>(
 ) -> usize {
     let core = chip.core();
     core.tell(core.irq.look(&*core.host));
-    if core.wanted.load(Ordering::Acquire) > 0 {
+    if core.is_being_changed() {
         return 0;
     }
     let mut tx = match core.tx.try_lock() {

@@ -10,7 +10,7 @@ use vmlan_frame::Batch;
 use vmlan_ram::Slice;
 
 use super::guest::*;
-use crate::chip::{Host, Nic};
+use crate::chip::{Chip, Host, Nic};
 
 /// Somebody sleeps until it rings; a ring while nobody sleeps is kept.
 #[derive(Default)]
@@ -117,6 +117,16 @@ fn push(chip: &dyn Nic, pushed: &mut usize) -> bool {
     let n = chip.push(&batch, &list);
     *pushed += n;
     n > 0
+}
+
+/// Its VMM's thread may be kept from running just then: workers are not to look again and again.
+#[test]
+fn a_chip_says_that_it_is_being_changed() {
+    let guest = Guest::on(Arc::new(Gongs::default()));
+    let chip = &guest.chip;
+    let asked = chip.core().stopped(|_, _| (chip.arm(), chip.is_being_changed()));
+    assert_eq!(asked, (true, true));
+    assert!(!chip.arm() && !chip.is_being_changed());
 }
 
 #[test]
