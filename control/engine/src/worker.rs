@@ -20,6 +20,7 @@
 //! No lock of this file is taken while frames move; the only one a worker takes is that of its
 //! inbox, when a flag says there is something in it.
 
+mod breath_times;
 mod idle;
 mod idle_rings;
 mod mailbox;

@@ -1,5 +1,8 @@
 //! A worker's loop.
 
+#[cfg(test)]
+mod tests;
+
 use std::io;
 use std::num::NonZeroU64;
 use std::os::fd::{AsFd, OwnedFd};
@@ -14,6 +17,7 @@ use vmlan_switch::policy::Shares;
 use vmlan_switch::{Breath, Forwarder, PortId, Table};
 
 use super::Shared;
+use super::breath_times::BreathTimes;
 use super::idle::Idle;
 use super::idle_rings::{self, IdleRings};
 use super::mailbox::{Assignment, Mailbox};
@@ -46,6 +50,8 @@ struct Own {
     rang: bool,
     idle_rings: IdleRings,
     naps: Naps,
+    /// Until then its breaths are measured in each round.
+    closely: u64,
 }
 
 impl Own {
@@ -64,6 +70,7 @@ impl Own {
             rang,
             idle_rings,
             naps,
+            closely: 0,
         }
     }
 }
@@ -181,6 +188,7 @@ pub(super) struct Run {
     /// When, at the earliest, something may pass that waits for tokens or for its turn.
     due: Option<u64>,
     shares: Shares,
+    times: BreathTimes,
     poll: MappedPorts,
     /// When the first of the own ports that nap is to be looked at.
     nap: Option<u64>,
@@ -211,6 +219,7 @@ impl Run {
             held_ns: None,
             due: None,
             shares: Shares::default(),
+            times: BreathTimes::default(),
             poll: MappedPorts::default(),
             nap: None,
             listens: 0,
@@ -250,11 +259,14 @@ impl Run {
 
     /// A breath for each own port whose turn it is; returns how many frames were finished, or 1 if
     /// a port was put off.
-    fn round(&mut self, mut now: u64) -> usize {
+    fn round(&mut self, now: u64) -> usize {
         let mut frames = 0;
         (self.held_ns, self.due) = (None, None);
         self.shares.begin();
+        self.times.begin(now);
+        let clock = || clock(&self.shared);
         for own in &mut self.own {
+            let now = self.times.next(own.closely, clock);
             if own.paused_until > now {
                 self.due = earlier(self.due, own.paused_until);
                 continue;
@@ -279,11 +291,14 @@ impl Run {
                 if breath.wait_ns.is_none() {
                     entry.port.counters().found_empty(own.lane());
                 }
-                self.shares.spent(own.id, 0, false);
+                let spent = self.times.empty(&mut own.closely, clock);
+                if spent > 0 {
+                    entry.port.counters().worked(own.lane(), spent);
+                }
+                self.shares.spent(own.id, spent, false);
                 continue;
             }
-            let before = std::mem::replace(&mut now, clock(&self.shared));
-            let spent = now.saturating_sub(before);
+            let spent = self.times.busy(&mut own.closely, clock);
             entry.port.counters().worked(own.lane(), spent);
             self.shares.spent(own.id, spent, breath.frames >= MANY);
         }
