@@ -19,7 +19,7 @@ use vmlan_switch::{Breath, Forwarder, PortId, Table};
 use super::Shared;
 use super::breath_times::BreathTimes;
 use super::idle::Idle;
-use super::idle_rings::{self, IdleRings};
+use super::idle_rings::{self, IdleRings, Traffic};
 use super::mailbox::{Assignment, Mailbox};
 use super::mapped_doorbells::{self, MappedPorts};
 use super::naps::Naps;
@@ -46,7 +46,7 @@ struct Own {
     /// They did, and the next breath got nothing from it: another worker may have been busy with
     /// it. Held frames ring no doorbell.
     passed_by: bool,
-    /// It has rung since it was last looked at.
+    /// It has rung since rings were last counted.
     rang: bool,
     idle_rings: IdleRings,
     naps: Naps,
@@ -156,6 +156,11 @@ fn earlier(a: Option<u64>, b: u64) -> Option<u64> {
     Some(a.map_or(b, |a| a.min(b)))
 }
 
+fn traffic(port: &dyn Port) -> Traffic {
+    let (from, to) = port.counters().snapshot();
+    Traffic { from: from.frames, to: to.frames }
+}
+
 /// Frames in a breath that show that its port has more: it is waited for in the sharing of time.
 const MANY: usize = BATCH / 8;
 
@@ -187,6 +192,8 @@ pub(super) struct Run {
     held_ns: Option<u64>,
     /// When, at the earliest, something may pass that waits for tokens or for its turn.
     due: Option<u64>,
+    /// Some of the own ports have rung since rings were last counted.
+    rang: bool,
     shares: Shares,
     times: BreathTimes,
     poll: MappedPorts,
@@ -218,6 +225,7 @@ impl Run {
             being_changed: false,
             held_ns: None,
             due: None,
+            rang: false,
             shares: Shares::default(),
             times: BreathTimes::default(),
             poll: MappedPorts::default(),
@@ -241,7 +249,7 @@ impl Run {
             }
             let now = clock(&self.shared);
             let frames = self.round(now);
-            self.count_idle_rings(frames, now);
+            self.count_idle_rings(now);
             if frames > 0 {
                 self.idle.busy(now);
                 self.listen_for_others(&mut events, now);
@@ -305,22 +313,38 @@ impl Run {
         frames
     }
 
-    /// A ring was idle if the round after it found nothing at all. A guest may also ring for
-    /// buffers, for which frames of others wait.
-    fn count_idle_rings(&mut self, frames: usize, now: u64) {
+    /// Those that have rung were looked at.
+    fn count_idle_rings(&mut self, now: u64) {
+        if !std::mem::take(&mut self.rang) {
+            return;
+        }
+        let behind = self.far_behind(now);
         for own in &mut self.own {
-            if std::mem::take(&mut own.rang) && frames == 0 {
-                own.idle_rings.count(now);
+            if std::mem::take(&mut own.rang)
+                && let Some(entry) = self.table.get(own.id)
+            {
+                own.idle_rings.rang(traffic(&*entry.port), behind, now);
             }
         }
+    }
+
+    /// How many of the own ports have rung for nothing too often.
+    fn far_behind(&self, now: u64) -> u64 {
+        self.own.iter().filter(|own| own.idle_rings.is_far_behind(now)).count() as u64
     }
 
     /// Stops listening to ports that ring for nothing, and listens again to those that have
     /// stopped. True if some are not listened to.
     fn mute(&mut self) -> bool {
         let now = clock(&self.shared);
+        let behind = self.far_behind(now);
         let mut any = false;
         for own in &mut self.own {
+            if own.idle_rings.owes(now)
+                && let Some(entry) = self.table.get(own.id)
+            {
+                own.idle_rings.pay(traffic(&*entry.port), behind, now);
+            }
             let changes = own.idle_rings.changes(now);
             any |= own.idle_rings.is_muted();
             if changes {
@@ -473,6 +497,7 @@ impl Run {
                 woken = Woken::Rang;
                 let own = self.own.iter_mut().find(|own| Some(own.id) == id);
                 own.into_iter().for_each(|own| own.rang = true);
+                self.rang = true;
             }
         }
         woken

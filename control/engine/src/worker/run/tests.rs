@@ -71,3 +71,24 @@ fn a_breath_for_nothing_is_not_charged_to_the_next_port() {
     assert_eq!(spent[0] + spent[1], w.now());
     assert!(spent[0] < spent[1] * 3 / 2 + 50_000_000, "{spent:?}");
 }
+
+/// A neighbour that has frames in each round is no excuse, and frames of its own are one.
+#[test]
+fn a_port_that_rings_for_nothing_is_muted_whatever_others_do() {
+    let (w, mut run, ports) = worker(&[(100, 0), (100, 0), (100, 1)]);
+    let rings = |run: &mut Run, n: u64| {
+        for i in 0..n {
+            ports[1].finds.store(u64::from(i % 4 == 0), Ordering::Relaxed);
+            run.own[..2].iter_mut().for_each(|own| own.rang = true);
+            run.rang = true;
+            assert!(run.round(w.now()) > 0);
+            run.count_idle_rings(w.now());
+            run.mute();
+        }
+        run.own.iter().map(|own| own.idle_rings.is_muted()).collect::<Vec<_>>()
+    };
+    assert_eq!(rings(&mut run, 128), [false; 3]);
+    assert_eq!(rings(&mut run, 5), [true, false, false]);
+    ports[0].finds.store(1, Ordering::Relaxed);
+    assert_eq!(rings(&mut run, 50), [false; 3], "its frames make up for it");
+}
