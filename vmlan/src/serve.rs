@@ -52,6 +52,9 @@ pub(crate) fn run(settings: Settings) -> Result<(), Failure> {
     let api = given.api.take();
     let store = given.store().map_err(|e| Failure::Failed(error_chain(&e)))?;
     let process = process(&settings.running, api.is_some(), store.is_some());
+    // Before keepers are forked: by the sender's limit the kernel decides whether descriptors of
+    // this user are passed on.
+    let open_files = raise_open_files();
     // While there is one thread, and nothing open that its children would hold; and while a switch
     // that is to be replaced still serves.
     vmlan_keeper::start_starter(&[c"vmlan", c"gateway", c"--line"])
@@ -67,6 +70,10 @@ pub(crate) fn run(settings: Settings) -> Result<(), Failure> {
     };
     let hold = hold(&settings.running, store)?;
     log_format::init();
+    match open_files {
+        Ok(limit) => log::debug!("up to {limit} open files"),
+        Err(e) => log::warn!("the limit of open files stays low: {e}"),
+    }
     let (sender, actions) = channel();
     // Before anything exists that would be left behind by a signal.
     let signals = Signals::new([SIGTERM, SIGINT])
@@ -155,10 +162,6 @@ fn start(
     let failed = |what: &str, e: std::io::Error| Failure::Failed(format!("cannot {what}: {e}"));
     may_run_on(running)?;
     vmlan_ram::sigbus::install().map_err(|e| failed("handle SIGBUS", e))?;
-    match raise_open_files() {
-        Ok(limit) => log::debug!("up to {limit} open files"),
-        Err(e) => log::warn!("the limit of open files stays low: {e}"),
-    }
     let first = if running.while_held { Some(first_client()?) } else { None };
     let claim = match given {
         Some(listener) => Claim::inherited(listener, &running.api)?,

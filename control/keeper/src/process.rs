@@ -75,16 +75,19 @@ impl Keeps {
     }
 
     fn accept(&mut self, line: BorrowedFd<'_>, slot: u8) -> Result<(), Errno> {
-        let place = self.sockets.get_mut(usize::from(slot)).ok_or(Errno::BADF)?;
-        let listener = self.listener.as_ref().ok_or(Errno::BADF)?;
+        let (Some(place), Some(listener)) =
+            (self.sockets.get_mut(usize::from(slot)), &self.listener)
+        else {
+            return refuse(line, Errno::BADF);
+        };
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        match rustix::net::accept_with(listener, flags) {
-            Ok(sock) => {
-                let sock = place.insert(prepared(sock));
-                reply(line, Head::default(), &[sock.as_fd()])
-            }
-            Err(e) => reply(line, Head::of(Err(e)), &[]),
-        }
+        let sock = match rustix::net::accept_with(listener, flags) {
+            Ok(sock) => place.insert(prepared(sock)),
+            Err(e) => return refuse(line, e),
+        };
+        let Err(e) = reply(line, Head::default(), &[sock.as_fd()]) else { return Ok(()) };
+        *place = None;
+        refuse(line, e)
     }
 
     fn take(
@@ -95,7 +98,7 @@ impl Keeps {
         flags: RecvFlags,
     ) -> Result<(), Errno> {
         let Some(sock) = self.sockets.get(usize::from(slot)).and_then(Option::as_ref) else {
-            return reply(line, Head::of(Err(Errno::BADF)), &[]);
+            return refuse(line, Errno::BADF);
         };
         let mut packet = [0; REPLY];
         let mut fds = Fds::new();
@@ -103,7 +106,7 @@ impl Keeps {
         let room = packet.get_mut(HEAD..HEAD + len).unwrap_or_default();
         match line::recv(sock.as_fd(), room, &mut fds, flags) {
             Ok(got) => pass_on(line, &mut packet, got, fds),
-            Err(e) => reply(line, Head::of(Err(e)), &[]),
+            Err(e) => refuse(line, e),
         }
     }
 
@@ -151,7 +154,15 @@ fn pass_on(
     let mut list = [line; MAX_FDS];
     list.iter_mut().zip(good.iter()).for_each(|(to, from)| *to = from.as_fd());
     let packet = packet.get(..end).unwrap_or_default();
-    line::send(line, packet, list.get(..good.count()).unwrap_or_default(), SendFlags::empty())
+    let list = list.get(..good.count()).unwrap_or_default();
+    line::send(line, packet, list, SendFlags::empty()).or_else(|e| refuse(line, e))
+}
+
+/// Says that a request was in vain. So is one whose descriptors the kernel does not pass on: a
+/// stranger can have too many of this user's under way, and a keeper must not end of that. Where
+/// the line is at its end, this fails too.
+fn refuse(line: BorrowedFd<'_>, why: Errno) -> Result<(), Errno> {
+    reply(line, Head::of(Err(why)), &[])
 }
 
 fn reply(line: BorrowedFd<'_>, head: Head, fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
