@@ -17,6 +17,7 @@ use common::{memfd, until};
 use vfio::*;
 use vmlan_attach::vfio_user::{Config, Doorbell, Model, adopt, attach};
 use vmlan_frame::Mac;
+use vmlan_harness::{Family, kill9};
 use vmlan_keeper::hold::{Held, Hold, HoldError, Holder};
 
 /// Tells this program that it is a switch, and where.
@@ -24,6 +25,7 @@ const PLACE: &str = "VMLAN_TEST_SWITCH";
 const MAPPED: &str = "VMLAN_TEST_MAPPED";
 const E1000E: &str = "VMLAN_TEST_E1000E";
 const UNHELD: &str = "VMLAN_TEST_UNHELD";
+const KEEPERLESS: &str = "VMLAN_TEST_KEEPERLESS";
 
 /// A switch with one port, until it is killed. A test only in name.
 #[test]
@@ -42,6 +44,10 @@ fn a_switch() {
         let holder = Holder::find(&dir.join("hold"), Duration::from_secs(60), true).unwrap();
         found = holder.all().unwrap();
         config.hold = Some(Arc::new(holder));
+    }
+    if std::env::var_os(KEEPERLESS).is_some() {
+        vmlan_keeper::start(true).unwrap();
+        kill9(&Family::of(std::process::id()).unwrap().named("spawner"));
     }
     let mut door = match found.pop() {
         Some(held) => adopt(config, &held, Arc::new(|| {})).unwrap(),
@@ -95,6 +101,13 @@ impl Switch {
         assert!(self.process.wait().unwrap().success());
         std::fs::remove_file(word).unwrap();
         let _ = std::fs::remove_file(self.dir.path().join("details"));
+    }
+
+    /// Kills it, and its keepers, which wait for the next.
+    fn kill_with_keepers(&mut self) {
+        let family = Family::of(self.process.id()).unwrap();
+        self.kill();
+        kill9(&family.named("keeper"));
     }
 
     fn restart(&mut self) {
@@ -225,6 +238,20 @@ fn without_a_holder_the_connection_dies_with_the_switch() {
     assert_eq!(raw.config16(0), 0x8086);
     switch.kill();
     assert!(raw.is_closed());
+}
+
+/// Without a keeper it would be the last that has the client's socket, but for the holder.
+#[test]
+fn a_switch_that_has_no_keepers_leaves_the_client_to_the_next() {
+    let mut switch = Switch::new(&[]);
+    let mut raw = switch.ready();
+    raw.enable();
+    until("it is held", || switch.detail("held") == "yes");
+    switch.kill_with_keepers();
+    let mut failed = Switch::start(switch.dir.path(), &[KEEPERLESS]);
+    assert!(!failed.wait().unwrap().success());
+    switch.restart();
+    assert_eq!(raw.config16(4), 6);
 }
 
 /// Each request is answered once, in order, and has its effect once: a region that is mapped twice

@@ -150,17 +150,19 @@ impl Keeper {
         }));
         let mut state = keeper.state();
         state.line = Some(Arc::new(line));
-        let kept = sock.map(|(slot, sock)| keeper.keep(&mut state, slot, sock));
+        let sock = sock.map(|(slot, sock)| (slot, state.put(slot, sock)));
         if let Err(e) = state.catch_up(&keeper.0) {
             state.failed(&e);
+            // Where this fails the socket is not shut down: the next switch may do better.
             state.replace(&keeper.0)?;
         }
         for slot in (0..).take(SLOTS) {
-            if kept.as_ref().is_none_or(|kept| kept.place.slot != slot) {
+            if sock.as_ref().is_none_or(|(used, _)| *used != slot) {
                 state.let_go(slot);
             }
         }
         drop(state);
+        let kept = sock.map(|(slot, sock)| keeper.kept(slot, sock));
         Ok((keeper, kept))
     }
 
@@ -210,10 +212,10 @@ impl Keeper {
     }
 
     fn keep(&self, state: &mut State, slot: u8, sock: OwnedFd) -> Kept {
-        let sock = Arc::new(sock);
-        if let Some(place) = state.slots.get_mut(usize::from(slot)) {
-            *place = Arc::downgrade(&sock);
-        }
+        self.kept(slot, state.put(slot, sock))
+    }
+
+    fn kept(&self, slot: u8, sock: Arc<OwnedFd>) -> Kept {
         Kept { sock, place: Place { keeper: self.clone(), slot } }
     }
 
@@ -266,6 +268,15 @@ impl Keeper {
 impl State {
     fn is_usable(&self) -> bool {
         self.line.is_some() && !self.hangs
+    }
+
+    /// From now on `sock` is what the keeper has in this slot.
+    fn put(&mut self, slot: u8, sock: OwnedFd) -> Arc<OwnedFd> {
+        let sock = Arc::new(sock);
+        if let Some(place) = self.slots.get_mut(usize::from(slot)) {
+            *place = Arc::downgrade(&sock);
+        }
+        sock
     }
 
     fn free_slot(&self) -> Result<u8, KeeperError> {

@@ -4,11 +4,13 @@ mod common;
 
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
+use std::sync::mpsc;
+use std::time::Duration;
 
 use common::{connected, memfd, send};
 use rustix::net::SendFlags;
 use vmlan_harness::{Family, kill9};
-use vmlan_keeper::{Descriptor, Keeper, Kept};
+use vmlan_keeper::{Descriptor, Keeper, KeeperError, Kept};
 
 fn passes_memory_on(kept: &Kept, peer: &UnixStream) {
     send(peer, b"x", &[memfd().as_fd()], SendFlags::empty());
@@ -37,9 +39,16 @@ fn whoever_is_killed_is_replaced() {
     passes_memory_on(&kept, &peer);
     let refused = Keeper::new(None).unwrap_err().to_string();
     assert!(refused.contains("were killed: restart the switch"), "{refused}");
+    let line = keeper.line().unwrap().try_clone().unwrap();
     kill9(&family.named("keeper"));
     send(&peer, b"x", &[memfd().as_fd()], SendFlags::empty());
     let lost = kept.take(&mut [0; 9], &mut Vec::new()).unwrap_err();
     let why = std::error::Error::source(&lost).map(ToString::to_string).unwrap_or_default();
     assert!(why.contains("restart the switch"), "{lost}: {why}");
+    // A next switch could not go on with it either, and says so.
+    let sock = Some((kept.slot(), kept.as_fd().try_clone_to_owned().unwrap()));
+    let (tell, told) = mpsc::channel();
+    std::thread::spawn(move || tell.send(Keeper::adopt(line, None, sock).map(drop)));
+    let adopted = told.recv_timeout(Duration::from_secs(120)).expect("it waits for nobody");
+    assert!(matches!(adopted, Err(KeeperError::Gone(_))), "{adopted:?}");
 }

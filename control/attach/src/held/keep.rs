@@ -1,5 +1,6 @@
 //! Keeping a port for the next switch, and finding it again.
 
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,6 +10,7 @@ use vmlan_keeper::hold::{Held, Hold, HoldError};
 use vmlan_keeper::{Keeper, Kept};
 
 use super::record::{Client, Interrupt, Record, RecordError, Region, Setup};
+use crate::AttachError;
 use crate::socket::{self, LostSocket, SocketFile};
 
 /// Deaths in a row after which a client is not gone on with: what it sends may be their reason.
@@ -178,16 +180,21 @@ impl Keeping {
 
 /// A socket to listen at, or a keeper for who connects: that of a switch which has died, if what
 /// was `held` of it is of use, with the client that it had.
-pub fn open<E>(
+pub fn open(
     (held, hold): (Option<&Held>, Option<&Arc<dyn Hold>>),
     path: &Path,
     name: &str,
     nic: &str,
-    anew: impl FnOnce() -> Result<(Keeper, Option<SocketFile>), E>,
-) -> Result<FoundPort, E> {
+    anew: impl FnOnce() -> Result<(Keeper, Option<SocketFile>), AttachError>,
+) -> Result<FoundPort, AttachError> {
     if let Some(held) = held {
         match find(held, path, nic) {
             Ok(found) => return Ok(found),
+            // Nobody else may have the client's socket any more: the holder is to keep it. The next
+            // switch may do better.
+            Err(LostClient::Socket(LostSocket::Keeper(e))) => {
+                return Err(AttachError::Keeper(io::Error::other(e)));
+            }
             Err(e) => {
                 log::warn!("{name}: does not go on as it was: {}", error_chain(&e));
                 hold.iter().for_each(|hold| drop(hold.forget(name)));

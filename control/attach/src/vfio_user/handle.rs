@@ -122,7 +122,7 @@ impl VfioUser {
             standing: Standing::default(),
         });
         let (name, what) = (config.port_name(), config.nic());
-        let anew = || listen(config.place()).map(|(keeper, file)| (keeper, Some(file)));
+        let anew = || Ok(listen(config.place()).map(|(keeper, file)| (keeper, Some(file)))?);
         let held = (held, config.hold.as_ref());
         let FoundPort { keeper, file, client } = open(held, &config.path, &name, &what, anew)?;
         let (adopted, wait) = (client.is_some(), mpsc::sync_channel(1));
