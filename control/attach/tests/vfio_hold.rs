@@ -6,11 +6,11 @@ mod common;
 mod vfio;
 
 use std::fs::File;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use common::{memfd, until};
@@ -18,7 +18,7 @@ use vfio::*;
 use vmlan_attach::vfio_user::{Config, Doorbell, Model, adopt, attach};
 use vmlan_frame::Mac;
 use vmlan_harness::{Family, kill9};
-use vmlan_keeper::hold::{Held, Hold, HoldError, Holder};
+use vmlan_keeper::hold::{Hold, Holder};
 
 /// Tells this program that it is a switch, and where.
 const PLACE: &str = "VMLAN_TEST_SWITCH";
@@ -50,7 +50,7 @@ fn a_switch() {
         kill9(&Family::of(std::process::id()).unwrap().named("spawner"));
     }
     let mut door = match found.pop() {
-        Some(held) => adopt(config, &held, Arc::new(|| {})).unwrap(),
+        Some(held) => adopt(config, held, Arc::new(|| {})).unwrap(),
         None => attach(config, Arc::new(|| {})).unwrap(),
     };
     loop {
@@ -466,71 +466,4 @@ fn late_replies_are_what_the_client_can_take() {
         // What it could not be told was not taken, and what is asked now is answered.
         assert_eq!(raw.get(e1000::ICR) & 4 != 0, *qemu);
     }
-}
-
-/// A holder that finds out whether it is the last that has what it lets go.
-#[derive(Debug, Default)]
-struct Last {
-    fds: Mutex<Vec<OwnedFd>>,
-    /// What it has let go, and what of that it was the last to have.
-    gone: Mutex<(usize, Vec<String>)>,
-}
-
-/// What a descriptor is of, if that can be told: a file's number, an eventfd's.
-fn what(fd: i32) -> Option<String> {
-    let is_memfd = |link: std::path::PathBuf| link.to_string_lossy().contains("memfd:");
-    let memfd = std::fs::read_link(format!("/proc/self/fd/{fd}")).is_ok_and(is_memfd);
-    let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).ok()?;
-    let key = if memfd { "ino:" } else { "eventfd-id:" };
-    info.lines().find(|line| line.starts_with(key)).map(str::to_owned)
-}
-
-impl Hold for Last {
-    fn put(&self, _: &str, fds: &[BorrowedFd<'_>], _: &[u8]) -> Result<(), HoldError> {
-        let new = fds.iter().map(|fd| fd.try_clone_to_owned().unwrap()).collect();
-        let old = std::mem::replace(&mut *self.fds.lock().unwrap(), new);
-        let mut gone = self.gone.lock().unwrap();
-        for fd in old {
-            let Some(of) = what(fd.as_raw_fd()) else { continue };
-            drop(fd);
-            let all = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
-            let numbers = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-            gone.0 += 1;
-            if !numbers.filter_map(what).any(|other| other == of) {
-                gone.1.push(of);
-            }
-        }
-        Ok(())
-    }
-
-    fn forget(&self, _: &str) -> Result<(), HoldError> {
-        Ok(())
-    }
-
-    fn all(&self) -> Result<Vec<Held>, HoldError> {
-        Ok(Vec::new())
-    }
-
-    fn end(&self) {}
-}
-
-/// What a client gave may park whoever closes it last: an eventfd with a crowd of watches, memory.
-#[test]
-fn the_holder_is_never_the_last_that_has_a_descriptor() {
-    let hold = Arc::new(Last::default());
-    let f = Fixture::with(|config| config.hold = Some(hold.clone()));
-    let mut client = f.ready();
-    for n in 0..4 {
-        let (memory, event) = (memfd(1 << 20), eventfd());
-        assert_eq!(client.map(0, n << 30, 1 << 20, memory.as_raw_fd()), Some(0));
-        assert_eq!(client.set_irqs(0x24, MSI, 1, &[event.as_raw_fd()]), Some(0));
-        // The client keeps none.
-        drop((memory, event));
-        if n % 2 == 0 {
-            assert_eq!(client.unmap(n << 30, 1 << 20), Some(0));
-            assert_eq!(client.set_irqs(0x21, MSI, 0, &[]), Some(0));
-        }
-    }
-    let (gone, last) = &*hold.gone.lock().unwrap();
-    assert!(*gone > 20 && last.is_empty(), "{gone}: {last:?}");
 }

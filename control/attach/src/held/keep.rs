@@ -179,16 +179,17 @@ impl Keeping {
 }
 
 /// A socket to listen at, or a keeper for who connects: that of a switch which has died, if what
-/// was `held` of it is of use, with the client that it had.
+/// was `held` of it is of use, with the client that it had. All that is returned are duplicates, and
+/// `held` is closed: what the port's thread closes later is closed by nobody here.
 pub fn open(
-    (held, hold): (Option<&Held>, Option<&Arc<dyn Hold>>),
+    (held, hold): (Option<Held>, Option<&Arc<dyn Hold>>),
     path: &Path,
     name: &str,
     nic: &str,
     anew: impl FnOnce() -> Result<(Keeper, Option<SocketFile>), AttachError>,
 ) -> Result<FoundPort, AttachError> {
     if let Some(held) = held {
-        match find(held, path, nic) {
+        match find(&held, path, nic) {
             Ok(found) => return Ok(found),
             // Nobody else may have the client's socket any more: the holder is to keep it. The next
             // switch may do better.
@@ -198,6 +199,7 @@ pub fn open(
             Err(e) => {
                 log::warn!("{name}: does not go on as it was: {}", error_chain(&e));
                 hold.iter().for_each(|hold| drop(hold.forget(name)));
+                held.let_go();
             }
         }
     }

@@ -100,7 +100,7 @@ pub struct VfioUser {
 impl VfioUser {
     pub(super) fn start(
         config: Config,
-        held: Option<&Held>,
+        held: Option<Held>,
         changed: Changed,
     ) -> Result<Self, AttachError> {
         config.check()?;

@@ -194,7 +194,7 @@ pub fn attach(config: Config, changed: Changed) -> Result<VfioUser, AttachError>
 
 /// As [`attach`], with what [`Config::hold`] has held of this port since another switch died. Where
 /// that is of no use, the log says why, and the port begins anew.
-pub fn adopt(config: Config, held: &Held, changed: Changed) -> Result<VfioUser, AttachError> {
+pub fn adopt(config: Config, held: Held, changed: Changed) -> Result<VfioUser, AttachError> {
     VfioUser::start(config, Some(held), changed)
 }
 

@@ -32,7 +32,7 @@ pub struct VhostUser {
 impl VhostUser {
     pub(super) fn start(
         config: Config,
-        held: Option<&Held>,
+        held: Option<Held>,
         changed: Changed,
     ) -> Result<Self, AttachError> {
         let waker = Arc::new(Waker::new().map_err(AttachError::Thread)?);

@@ -112,11 +112,11 @@ pub fn attach(config: Config, changed: Changed) -> Result<VhostUser, AttachError
 
 /// As [`attach`], with what [`Config::hold`] has held of this port since another switch ended or
 /// died. Where that is of no use, the log says why, and the port begins anew.
-pub fn adopt(config: Config, held: &Held, changed: Changed) -> Result<VhostUser, AttachError> {
+pub fn adopt(config: Config, held: Held, changed: Changed) -> Result<VhostUser, AttachError> {
     open(config, Some(held), changed)
 }
 
-fn open(config: Config, held: Option<&Held>, changed: Changed) -> Result<VhostUser, AttachError> {
+fn open(config: Config, held: Option<Held>, changed: Changed) -> Result<VhostUser, AttachError> {
     if config.queues > MAX_PAIRS {
         return Err(AttachError::Queues(config.queues));
     }

@@ -5,7 +5,7 @@ use std::os::fd::AsFd as _;
 use std::sync::Arc;
 
 use vmlan_frame::{Changed, Details, Port, error_chain};
-use vmlan_keeper::hold::Hold;
+use vmlan_keeper::hold::{Held, Hold};
 use vmlan_uplink::tap::{self, Config, Tap};
 
 use super::open::Holding;
@@ -42,7 +42,7 @@ impl HeldTap {
                 // As long as somebody has it, nobody else may be able to.
                 holding.hold.iter().for_each(|hold| drop(hold.forget(&label)));
                 // A VM's, of a port of another kind: the holder was not to be the last that has it.
-                drop(left);
+                left.into_iter().for_each(Held::let_go);
                 tap::open(config, changed).map_err(|e| error_chain(&e))?
             }
         };

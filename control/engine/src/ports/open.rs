@@ -88,8 +88,7 @@ impl Holding {
         for (name, held) in std::mem::take(&mut self.found) {
             log::warn!("{name}: is not wanted any more: what was held of it is let go");
             self.hold.iter().for_each(|hold| drop(hold.forget(&name)));
-            // The last that has its sockets is their keeper.
-            drop(held);
+            held.let_go();
         }
     }
 }
@@ -130,7 +129,7 @@ impl Opened {
             Spec::VhostUser(spec) => {
                 let config = vhost_user::Config { hold, ..vhost_user(name, path, spec) };
                 let opened = match holding.found.remove(&label) {
-                    Some(held) => vhost_user::adopt(config, &held, changed.clone()),
+                    Some(held) => vhost_user::adopt(config, held, changed.clone()),
                     None => vhost_user::attach(config, changed.clone()),
                 };
                 opened.map(Self::Vm).map_err(|e| error_chain(&e))
@@ -138,7 +137,7 @@ impl Opened {
             Spec::VfioUser(spec) => {
                 let config = vfio_user::Config { hold, ..vfio_user(name, path, spec) };
                 let opened = match holding.found.remove(&label) {
-                    Some(held) => vfio_user::adopt(config, &held, changed.clone()),
+                    Some(held) => vfio_user::adopt(config, held, changed.clone()),
                     None => vfio_user::attach(config, changed.clone()),
                 };
                 opened.map(Self::Nic).map_err(|e| error_chain(&e))

@@ -33,7 +33,7 @@ use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::PidfdFlags;
-use vmlan_sandbox::Confinement;
+use vmlan_sandbox::{Confinement, Thread};
 
 use self::packet::{Kind, MAX_PACKET, Packet, VERSION};
 pub use self::store::Store;
@@ -93,6 +93,19 @@ pub struct Held {
     pub name: String,
     pub fds: Vec<OwnedFd>,
     pub bytes: Vec<u8>,
+}
+
+impl Held {
+    /// Closes it in a thread of its own: memory, and an eventfd that many watch, may take long.
+    pub fn let_go(self) {
+        let close = move || {
+            vmlan_sandbox::enter(Thread::Pcap);
+            // The last that has its sockets is their keeper.
+            drop(self);
+        };
+        // Where no thread can be had, it is closed here.
+        drop(std::thread::Builder::new().name("closes".into()).spawn(close));
+    }
 }
 
 /// Who holds descriptors for the next switch.
