@@ -41,5 +41,7 @@ pub mod vhost_user;
 mod waker;
 
 pub use attach_error::AttachError;
+pub use held::keep::ask_keepers;
 pub use memory::Files;
 pub use socket::{Place, SocketError, could_listen};
+pub use thread::ADOPTION;

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use rustix::fs::{Mode, OFlags};
 use rustix::net::{AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::Pid;
-use vmlan_keeper::{Keeper, KeeperError, Kept};
+use vmlan_keeper::{Asked, Keeper, KeeperError, Kept};
 
 /// Connections that may wait to be accepted. Only one is served at a time; the others are closed.
 const BACKLOG: i32 = 8;
@@ -149,19 +149,19 @@ pub enum LostSocket {
 }
 
 /// Goes on with the keeper of a switch that has died and one of its connections, and listening at
-/// `path`, whose file is `id`, if there is a listener.
+/// `path`, whose file is `id`, if there is a listener. The keeper was `asked`.
 ///
 /// # Errors
 /// [`LostSocket`].
 pub fn adopt(
-    path: &Path,
-    id: (u64, u64),
+    (path, id): (&Path, (u64, u64)),
     line: OwnedFd,
     listener: Option<OwnedFd>,
     sock: Option<(u8, OwnedFd)>,
+    asked: Asked,
 ) -> Result<(Keeper, Option<SocketFile>, Option<Kept>), LostSocket> {
     let Some(listener) = listener else {
-        let (keeper, kept) = Keeper::adopt(line, None, sock)?;
+        let (keeper, kept) = Keeper::adopt(line, None, sock, asked)?;
         return Ok((keeper, None, kept));
     };
     if !fs::symlink_metadata(path).is_ok_and(|m| (m.dev(), m.ino()) == id) {
@@ -172,7 +172,7 @@ pub fn adopt(
     }
     // Whoever looks whose it is finds this process.
     rustix::net::listen(&listener, BACKLOG).map_err(io::Error::from)?;
-    let (keeper, kept) = Keeper::adopt(line, Some(listener), sock)?;
+    let (keeper, kept) = Keeper::adopt(line, Some(listener), sock, asked)?;
     Ok((keeper, Some(SocketFile { path: path.to_owned(), id }), kept))
 }
 

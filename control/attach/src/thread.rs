@@ -17,8 +17,8 @@ pub const STACK: usize = 256 << 10;
 /// Longest wait for the thread to end.
 const CLOSE: Duration = Duration::from_millis(800);
 
-/// How long other ports wait until one goes on with the client of a switch that has died, which may
-/// be slow.
+/// How long all ports wait together until each goes on with the client of a switch that has died:
+/// some may be slow.
 pub const ADOPTION: Duration = Duration::from_millis(300);
 
 /// How long a switch has to live with a client that it went on with. One that dies before that may

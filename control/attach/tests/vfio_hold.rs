@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use common::{memfd, until};
 use vfio::*;
+use vmlan_attach::ask_keepers;
 use vmlan_attach::vfio_user::{Config, Doorbell, Model, adopt, attach};
 use vmlan_frame::Mac;
 use vmlan_harness::{Family, kill9};
@@ -50,7 +51,10 @@ fn a_switch() {
         kill9(&Family::of(std::process::id()).unwrap().named("spawner"));
     }
     let mut door = match found.pop() {
-        Some(held) => adopt(config, held, Arc::new(|| {})).unwrap(),
+        Some(held) => {
+            let asked = ask_keepers([&held]);
+            adopt(config, held, asked, Arc::new(|| {})).unwrap()
+        }
         None => attach(config, Arc::new(|| {})).unwrap(),
     };
     loop {

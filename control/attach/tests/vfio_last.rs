@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex};
 
 use common::memfd;
 use vfio::*;
+use vmlan_attach::ask_keepers;
 use vmlan_attach::vfio_user::{Config, adopt, attach};
 use vmlan_frame::Mac;
 use vmlan_keeper::hold::{Held, Hold, HoldError};
@@ -146,7 +147,8 @@ fn who_adopts_a_client_is_not_the_last_that_has_its_socket() {
     let socket = std::fs::read_link(format!("/proc/self/fd/{}", held.fds[0].as_raw_fd()));
     *hold.socket.lock().unwrap() = Some(socket.unwrap());
     let before = hold.count();
-    let second = adopt(config, held, Arc::new(|| {})).unwrap();
+    let asked = ask_keepers([&held]);
+    let second = adopt(config, held, asked, Arc::new(|| {})).unwrap();
     assert_eq!(raw.config16(4), 6);
     drop(second);
     let counts = hold.counts.lock().unwrap();

@@ -9,9 +9,10 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use rustix::net::{SendFlags, Shutdown};
 
+use crate::asked::Asked;
 use crate::descriptor::Descriptor;
 use crate::line::{self, Fds};
-use crate::packet::{Head, MARKS, MAX_TAKE, REPLY, Request, SLOTS, decode_lines};
+use crate::packet::{Head, MAX_TAKE, REPLY, Request, SLOTS, decode_lines};
 use crate::{spawner, wait};
 
 /// How long a keeper may take to answer. It is parked then, or starved. QEMU waits 5 s for a reply,
@@ -20,9 +21,6 @@ const PATIENCE: Duration = Duration::from_secs(4);
 
 /// Time between two attempts to replace a keeper.
 const RETRY: Duration = Duration::from_secs(1);
-
-/// How long one may take that served a switch which has died. Other ports wait meanwhile.
-const CATCH_UP: Duration = Duration::from_millis(300);
 
 /// Keepers that hang, of one port. While there are so many, nothing that needs one is done: a peer
 /// must not fill the process table.
@@ -134,7 +132,7 @@ impl Keeper {
 
     /// A keeper that has served a switch which has died: `line` is that one's end of its line, and
     /// `listener` listens, if it has one. Of its connections `sock` is kept on, in the slot that it
-    /// has. A keeper that has ended, or hangs, is replaced.
+    /// has. It was `asked`. A keeper that has ended, or hangs, is replaced.
     ///
     /// # Errors
     /// There is none to be had.
@@ -142,6 +140,7 @@ impl Keeper {
         line: OwnedFd,
         listener: Option<OwnedFd>,
         sock: Option<(u8, OwnedFd)>,
+        asked: Asked,
     ) -> Result<(Self, Option<Kept>), KeeperError> {
         let keeper = Self(Arc::new(Shared {
             listener,
@@ -151,7 +150,7 @@ impl Keeper {
         let mut state = keeper.state();
         state.line = Some(Arc::new(line));
         let sock = sock.map(|(slot, sock)| (slot, state.put(slot, sock)));
-        if let Err(e) = state.catch_up(&keeper.0) {
+        if let Err(e) = state.catch_up(&keeper.0, asked) {
             state.failed(&e);
             // Where this fails the socket is not shut down: the next switch may do better.
             state.replace(&keeper.0)?;
@@ -360,17 +359,13 @@ impl State {
     }
 
     /// Reads what a keeper has answered to the switch before: what it was asked is done then.
-    fn catch_up(&self, shared: &Shared) -> Result<(), KeeperError> {
-        let mark = MARKS | std::process::id();
-        self.send(Request::Mark(mark), None)?;
-        let deadline = Instant::now() + CATCH_UP;
-        loop {
-            let (mut packet, mut fds) = ([0; REPLY], Fds::new());
-            self.receive(shared, deadline, &mut packet, &mut fds)?;
-            if Head::decode(&packet).is_some_and(|(head, _)| head.bytes == mark) {
-                return Ok(());
-            }
+    fn catch_up(&self, shared: &Shared, asked: Asked) -> Result<(), KeeperError> {
+        let deadline = asked.deadline(Instant::now());
+        let mut packet = [0; REPLY];
+        while !asked.is_answer(&packet) {
+            self.receive(shared, deadline, &mut packet, &mut Fds::new())?;
         }
+        Ok(())
     }
 
     fn paid(&mut self) {

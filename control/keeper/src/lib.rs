@@ -32,6 +32,7 @@
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::indexing_slicing))]
 
+mod asked;
 mod budget;
 mod descriptor;
 pub mod hold;
@@ -45,6 +46,7 @@ mod starter;
 mod sys;
 mod wait;
 
+pub use asked::Asked;
 pub use descriptor::Descriptor;
 pub use keeper::{Keeper, KeeperError, Kept, Taken};
 pub use spawner::start;

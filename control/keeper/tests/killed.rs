@@ -10,7 +10,7 @@ use std::time::Duration;
 use common::{connected, memfd, send};
 use rustix::net::SendFlags;
 use vmlan_harness::{Family, kill9};
-use vmlan_keeper::{Descriptor, Keeper, KeeperError, Kept};
+use vmlan_keeper::{Asked, Descriptor, Keeper, KeeperError, Kept};
 
 fn passes_memory_on(kept: &Kept, peer: &UnixStream) {
     send(peer, b"x", &[memfd().as_fd()], SendFlags::empty());
@@ -48,7 +48,9 @@ fn whoever_is_killed_is_replaced() {
     // A next switch could not go on with it either, and says so.
     let sock = Some((kept.slot(), kept.as_fd().try_clone_to_owned().unwrap()));
     let (tell, told) = mpsc::channel();
-    std::thread::spawn(move || tell.send(Keeper::adopt(line, None, sock).map(drop)));
+    std::thread::spawn(move || {
+        tell.send(Keeper::adopt(line, None, sock, Asked::all([])).map(drop))
+    });
     let adopted = told.recv_timeout(Duration::from_secs(120)).expect("it waits for nobody");
     assert!(matches!(adopted, Err(KeeperError::Gone(_))), "{adopted:?}");
 }

@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use vmlan_frame::error_chain;
 use vmlan_keeper::hold::{Held, Hold, HoldError};
-use vmlan_keeper::{Keeper, Kept};
+use vmlan_keeper::{Asked, Keeper, Kept};
 
-use super::record::{Client, Interrupt, Record, RecordError, Region, Setup};
+use super::record::{Client, Interrupt, Record, RecordError, Region, Setup, line};
 use crate::AttachError;
 use crate::socket::{self, LostSocket, SocketFile};
 
@@ -79,11 +79,17 @@ pub struct FoundPort {
     pub client: Option<FoundClient>,
 }
 
-/// What was `held` of the port at `path`, if it is as it was.
+/// Asks the keepers of all ports among `held` whether they have done what the last switch has asked
+/// them: before any port is adopted, for which its keeper is waited for.
+pub fn ask_keepers<'h>(held: impl IntoIterator<Item = &'h Held>) -> Asked {
+    Asked::all(held.into_iter().filter_map(line))
+}
+
+/// What was `held` of the port at `path`, if it is as it was. Its keeper was `asked`.
 ///
 /// # Errors
 /// [`LostClient`].
-pub fn find(held: &Held, path: &Path, nic: &str) -> Result<FoundPort, LostClient> {
+pub fn find(held: &Held, asked: Asked, path: &Path, nic: &str) -> Result<FoundPort, LostClient> {
     let record = Record::decode(held)?;
     if record.nic != nic {
         return Err(LostClient::OtherNic { was: record.nic, wanted: nic.to_owned() });
@@ -92,7 +98,7 @@ pub fn find(held: &Held, path: &Path, nic: &str) -> Result<FoundPort, LostClient
         record;
     let sock = client.as_ref().map(|c| Ok((c.slot, c.socket.try_clone()?)));
     let sock = sock.transpose().map_err(LostSocket::Io)?;
-    let (keeper, file, sock) = socket::adopt(path, file, line, listener, sock)?;
+    let (keeper, file, sock) = socket::adopt((path, file), line, listener, sock, asked)?;
     let client = sock.zip(client).map(|(sock, client)| FoundClient {
         sock,
         client,
@@ -182,14 +188,15 @@ impl Keeping {
 /// was `held` of it is of use, with the client that it had. All that is returned are duplicates, and
 /// `held` is closed: what the port's thread closes later is closed by nobody here.
 pub fn open(
-    (held, hold): (Option<Held>, Option<&Arc<dyn Hold>>),
+    held: Option<(Held, Asked)>,
+    hold: Option<&Arc<dyn Hold>>,
     path: &Path,
     name: &str,
     nic: &str,
     anew: impl FnOnce() -> Result<(Keeper, Option<SocketFile>), AttachError>,
 ) -> Result<FoundPort, AttachError> {
-    if let Some(held) = held {
-        match find(&held, path, nic) {
+    if let Some((held, asked)) = held {
+        match find(&held, asked, path, nic) {
             Ok(found) => return Ok(found),
             // Nobody else may have the client's socket any more: the holder is to keep it. The next
             // switch may do better.

@@ -249,6 +249,12 @@ impl Record<OwnedFd> {
     }
 }
 
+/// The line to a port's keeper, if that is what is `held`.
+pub fn line(held: &Held) -> Option<BorrowedFd<'_>> {
+    let line = Record::<Number>::parse(&held.bytes).ok()?.line;
+    Some(held.fds.get(usize::from(line))?.as_fd())
+}
+
 impl Record<Number> {
     fn with<F>(
         self,

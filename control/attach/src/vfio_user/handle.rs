@@ -3,10 +3,11 @@
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::time::Instant;
 
 use vmlan_frame::{Changed, Counter, Details, Port};
-use vmlan_keeper::Keeper;
 use vmlan_keeper::hold::Held;
+use vmlan_keeper::{Asked, Keeper};
 use vmlan_nic::chip::held::HELD;
 use vmlan_nic::chip::{self, Nic};
 use vmlan_nic::e1000::E1000;
@@ -32,7 +33,6 @@ use crate::interrupt_cost::STUCK_INTERRUPT;
 use crate::memory::UNSHARED;
 use crate::socket::{SocketFile, listen};
 use crate::sys::SharedPages;
-use crate::thread::ADOPTION;
 use crate::thread::PortThread;
 use crate::waker::Waker;
 
@@ -94,13 +94,15 @@ pub struct VfioUser {
     file: Option<SocketFile>,
     waker: Arc<Waker>,
     silencer: Option<Silencer>,
+    /// Told once it has gone on with a client that was held.
+    adoption: Option<mpsc::Receiver<()>>,
     config: Config,
 }
 
 impl VfioUser {
     pub(super) fn start(
         config: Config,
-        held: Option<Held>,
+        held: Option<(Held, Asked)>,
         changed: Changed,
     ) -> Result<Self, AttachError> {
         config.check()?;
@@ -123,11 +125,11 @@ impl VfioUser {
         });
         let (name, what) = (config.port_name(), config.nic());
         let anew = || Ok(listen(config.place()).map(|(keeper, file)| (keeper, Some(file)))?);
-        let held = (held, config.hold.as_ref());
-        let FoundPort { keeper, file, client } = open(held, &config.path, &name, &what, anew)?;
+        let hold = config.hold.as_ref();
+        let FoundPort { keeper, file, client } =
+            open(held, hold, &config.path, &name, &what, anew)?;
         let (adopted, wait) = (client.is_some(), mpsc::sync_channel(1));
-        let keeping = config.hold.as_ref();
-        let keeping = keeping.map(|hold| Keeping::new(Arc::clone(hold), name, what, file.as_ref()));
+        let keeping = hold.map(|hold| Keeping::new(Arc::clone(hold), name, what, file.as_ref()));
         let silencer = keeping.as_ref().map(Keeping::silencer);
         let server = Server::new(
             &config,
@@ -143,11 +145,8 @@ impl VfioUser {
         let (tell, told) = wait;
         let thread = PortThread::spawn("vfio-user", Arc::clone(&waker), move || server.run(&tell));
         let thread = thread.map_err(AttachError::Thread)?;
-        if adopted {
-            // Ports begin together: none sends before the others can receive.
-            let _ = told.recv_timeout(ADOPTION);
-        }
-        Ok(Self { shared, thread, keeper, file, waker, silencer, config })
+        let adoption = adopted.then_some(told);
+        Ok(Self { shared, thread, keeper, file, waker, silencer, adoption, config })
     }
 
     /// The port with its own type.
@@ -214,6 +213,14 @@ impl VfioUser {
         }
         list.extend(self.shared.standing.text().map(|held| ("held", held)));
         list
+    }
+
+    /// Waits until it has gone on with the client that was held, if there was one; not for longer
+    /// than until `end`.
+    pub fn wait_for_adoption(&mut self, end: Instant) {
+        if let Some(told) = self.adoption.take() {
+            let _ = told.recv_timeout(end.saturating_duration_since(Instant::now()));
+        }
     }
 
     /// It is held for the next switch.

@@ -39,6 +39,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use vmlan_frame::{Changed, Mac, Port};
+use vmlan_keeper::Asked;
 use vmlan_keeper::hold::{Held, Hold};
 
 pub use crate::AttachError;
@@ -192,10 +193,15 @@ pub fn attach(config: Config, changed: Changed) -> Result<VfioUser, AttachError>
     VfioUser::start(config, None, changed)
 }
 
-/// As [`attach`], with what [`Config::hold`] has held of this port since another switch died. Where
-/// that is of no use, the log says why, and the port begins anew.
-pub fn adopt(config: Config, held: Held, changed: Changed) -> Result<VfioUser, AttachError> {
-    VfioUser::start(config, Some(held), changed)
+/// As [`attach`], with what [`Config::hold`] has held of this port since another switch died. Its
+/// keeper was `asked`. Where that is of no use, the log says why, and the port begins anew.
+pub fn adopt(
+    config: Config,
+    held: Held,
+    asked: Asked,
+    changed: Changed,
+) -> Result<VfioUser, AttachError> {
+    VfioUser::start(config, Some((held, asked)), changed)
 }
 
 impl VfioUser {

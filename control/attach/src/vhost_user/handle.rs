@@ -1,19 +1,20 @@
 //! The handle of a vhost-user port: what its owner calls.
 
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::time::Instant;
 
 use super::Config;
 use super::port::VhostUserPort;
 use super::server::Server;
 use vmlan_frame::{Changed, Details};
-use vmlan_keeper::Keeper;
 use vmlan_keeper::hold::Held;
+use vmlan_keeper::{Asked, Keeper};
 
 use crate::AttachError;
 use crate::held::keep::{FoundPort, Keeping, Silencer, open};
 use crate::held::standing::Standing;
 use crate::socket::{SocketFile, listen};
-use crate::thread::{ADOPTION, PortThread};
+use crate::thread::PortThread;
 use crate::waker::Waker;
 
 /// A port that a VM plugs into. Dropping it removes the port's socket and ends its thread.
@@ -26,13 +27,15 @@ pub struct VhostUser {
     details: Arc<Mutex<Details>>,
     standing: Arc<Standing>,
     silencer: Option<Silencer>,
+    /// Told once it has gone on with a client that was held.
+    adoption: Option<mpsc::Receiver<()>>,
     config: Config,
 }
 
 impl VhostUser {
     pub(super) fn start(
         config: Config,
-        held: Option<Held>,
+        held: Option<(Held, Asked)>,
         changed: Changed,
     ) -> Result<Self, AttachError> {
         let waker = Arc::new(Waker::new().map_err(AttachError::Thread)?);
@@ -49,10 +52,10 @@ impl VhostUser {
             false => Ok(listen(config.place()).map(|(keeper, file)| (keeper, Some(file)))?),
         };
         let (name, what) = (config.port_name(), config.nic());
-        let held = (held, config.hold.as_ref());
-        let FoundPort { keeper, file, client } = open(held, &config.path, &name, &what, anew)?;
-        let keeping = config.hold.as_ref();
-        let keeping = keeping.map(|hold| Keeping::new(Arc::clone(hold), name, what, file.as_ref()));
+        let hold = config.hold.as_ref();
+        let FoundPort { keeper, file, client } =
+            open(held, hold, &config.path, &name, &what, anew)?;
+        let keeping = hold.map(|hold| Keeping::new(Arc::clone(hold), name, what, file.as_ref()));
         let silencer = keeping.as_ref().map(Keeping::silencer);
         let (adopted, (tell, told)) = (client.is_some(), mpsc::sync_channel(1));
         let server = Server::new(
@@ -67,11 +70,8 @@ impl VhostUser {
         );
         let thread = PortThread::spawn("vhost-user", waker, move || server.run(&tell));
         let thread = thread.map_err(AttachError::Thread)?;
-        if adopted {
-            // Ports begin together: none sends before the others can receive.
-            let _ = told.recv_timeout(ADOPTION);
-        }
-        Ok(Self { port, thread, keeper, file, details, standing, silencer, config })
+        let adoption = adopted.then_some(told);
+        Ok(Self { port, thread, keeper, file, details, standing, silencer, adoption, config })
     }
 
     /// The port with its own type.
@@ -97,6 +97,14 @@ impl VhostUser {
         list.extend(self.details.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned());
         list.extend(self.standing.text().map(|held| ("held", held)));
         list
+    }
+
+    /// Waits until it has gone on with the client that was held, if there was one; not for longer
+    /// than until `end`.
+    pub fn wait_for_adoption(&mut self, end: Instant) {
+        if let Some(told) = self.adoption.take() {
+            let _ = told.recv_timeout(end.saturating_duration_since(Instant::now()));
+        }
     }
 
     /// It is held for the next switch.

@@ -35,6 +35,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use vmlan_frame::{Changed, Mac, Port};
+use vmlan_keeper::Asked;
 use vmlan_keeper::hold::{Held, Hold};
 
 pub use crate::AttachError;
@@ -111,12 +112,22 @@ pub fn attach(config: Config, changed: Changed) -> Result<VhostUser, AttachError
 }
 
 /// As [`attach`], with what [`Config::hold`] has held of this port since another switch ended or
-/// died. Where that is of no use, the log says why, and the port begins anew.
-pub fn adopt(config: Config, held: Held, changed: Changed) -> Result<VhostUser, AttachError> {
-    open(config, Some(held), changed)
+/// died. Its keeper was `asked`. Where that is of no use, the log says why, and the port begins
+/// anew.
+pub fn adopt(
+    config: Config,
+    held: Held,
+    asked: Asked,
+    changed: Changed,
+) -> Result<VhostUser, AttachError> {
+    open(config, Some((held, asked)), changed)
 }
 
-fn open(config: Config, held: Option<Held>, changed: Changed) -> Result<VhostUser, AttachError> {
+fn open(
+    config: Config,
+    held: Option<(Held, Asked)>,
+    changed: Changed,
+) -> Result<VhostUser, AttachError> {
     if config.queues > MAX_PAIRS {
         return Err(AttachError::Queues(config.queues));
     }

@@ -6,6 +6,9 @@
 //! go last. Only if a place moves from one port to another is its old owner closed first.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
+
+use vmlan_attach::ADOPTION;
 
 use super::limits::log_limit;
 use super::{Entry, Kept, Ports, Rules};
@@ -202,6 +205,9 @@ impl Ports {
         self.rules.set_limits(&plan.limits, self.workers.now());
         let other = |refusal| Failed { port: None, refusal };
         self.set_sflow(plan.sflow.clone()).map_err(other)?;
+        // Ports take part together: none sends before the others can receive.
+        let end = Instant::now() + ADOPTION;
+        self.entries.iter_mut().for_each(|entry| entry.opened.wait_for_adoption(end));
         self.enforce().map_err(other)?;
         while let Some(index) = self.entries.iter().position(|e| e.leaving) {
             let entry = self.entries.remove(index);

@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use vmlan_attach::{Files, vfio_user, vhost_user};
+use vmlan_attach::{Files, ask_keepers, vfio_user, vhost_user};
 use vmlan_frame::{Changed, Mirror, Port, error_chain};
+use vmlan_keeper::Asked;
 use vmlan_keeper::hold::{Held, Hold, HoldError};
 use vmlan_uplink::{packet, pcap, stream, tap, xdp};
 
@@ -45,6 +46,8 @@ pub(super) struct Holding {
     pub(super) hold: Option<Arc<dyn Hold>>,
     /// By what log lines call the ports.
     pub(super) found: BTreeMap<String, Held>,
+    /// All keepers of these ports were asked at once.
+    asked: Option<Asked>,
     claimed: bool,
     /// It was said that who held it has gone.
     warned: bool,
@@ -53,8 +56,10 @@ pub(super) struct Holding {
 impl Holding {
     /// With what `hold` has now.
     pub(super) fn new(hold: Arc<dyn Hold>) -> Result<Self, HoldError> {
-        let found = hold.all()?.into_iter().map(|held| (held.name.clone(), held)).collect();
-        Ok(Self { hold: Some(hold), found, claimed: false, warned: false })
+        let found = hold.all()?;
+        let asked = Some(ask_keepers(&found));
+        let found = found.into_iter().map(|held| (held.name.clone(), held)).collect();
+        Ok(Self { hold: Some(hold), found, asked, claimed: false, warned: false })
     }
 
     /// Ports that went on with what was held have been closed again, and it is held on.
@@ -75,6 +80,11 @@ impl Holding {
             self.warned = true;
             log::warn!("the holder has gone: until this switch is started anew, nothing is held");
         }
+    }
+
+    /// What is held of the port that log lines call so, and what its keeper was asked.
+    fn take(&mut self, label: &str) -> Option<(Held, Asked)> {
+        self.found.remove(label).zip(self.asked)
     }
 
     /// Every port that goes on with what was held has claimed it.
@@ -128,16 +138,16 @@ impl Opened {
         match address.spec() {
             Spec::VhostUser(spec) => {
                 let config = vhost_user::Config { hold, ..vhost_user(name, path, spec) };
-                let opened = match holding.found.remove(&label) {
-                    Some(held) => vhost_user::adopt(config, held, changed.clone()),
+                let opened = match holding.take(&label) {
+                    Some((held, asked)) => vhost_user::adopt(config, held, asked, changed.clone()),
                     None => vhost_user::attach(config, changed.clone()),
                 };
                 opened.map(Self::Vm).map_err(|e| error_chain(&e))
             }
             Spec::VfioUser(spec) => {
                 let config = vfio_user::Config { hold, ..vfio_user(name, path, spec) };
-                let opened = match holding.found.remove(&label) {
-                    Some(held) => vfio_user::adopt(config, held, changed.clone()),
+                let opened = match holding.take(&label) {
+                    Some((held, asked)) => vfio_user::adopt(config, held, asked, changed.clone()),
                     None => vfio_user::attach(config, changed.clone()),
                 };
                 opened.map(Self::Nic).map_err(|e| error_chain(&e))
@@ -270,6 +280,17 @@ impl Opened {
         match self {
             Self::Vm(p) => p.set_irq_rate_max(n),
             Self::Nic(p) => p.set_irq_rate_max(n),
+            _ => {}
+        }
+    }
+
+    /// Waits until it has gone on with what was held, and not for longer than until `end`.
+    pub(super) fn wait_for_adoption(&mut self, end: Instant) {
+        match self {
+            Self::Vm(p) => p.wait_for_adoption(end),
+            Self::Nic(p) => p.wait_for_adoption(end),
+            #[cfg(any(test, feature = "fuzz"))]
+            Self::Given(p) => p.note("wait for"),
             _ => {}
         }
     }

@@ -16,7 +16,7 @@ use super::super::wire::{Request, protocol};
 use super::*;
 use crate::death::lives;
 use crate::eventfd;
-use crate::held::keep::{FoundPort, find};
+use crate::held::keep::{FoundPort, ask_keepers, find};
 use crate::held::record::Record;
 use crate::memory::sealed_memfd;
 use crate::send_recv::send;
@@ -149,7 +149,7 @@ impl World {
     fn next(&mut self) {
         let held = self.hold.held();
         let FoundPort { keeper, file, client } =
-            find(&held, &self.config.path, &self.config.nic()).unwrap();
+            find(&held, ask_keepers([&held]), &self.config.path, &self.config.nic()).unwrap();
         let next = server(&self.config, &self.hold, &self.waker, keeper, (file.as_ref(), client));
         // The file is removed once.
         std::mem::forget(file);

@@ -76,6 +76,7 @@ pub(super) fn take(place: &str, changed: &Changed) -> Option<Given> {
     GIVEN.with_borrow_mut(|all| {
         let given = all.get_mut(place)?;
         given.changed = Some(changed.clone());
+        given.note("open");
         Some(given.clone())
     })
 }
