@@ -105,14 +105,17 @@ impl Forwarder {
         Self { switch, batch: Batch::new(), state }
     }
 
-    /// Makes room for the ports of a new table. Call when the table was replaced, not per frame.
+    /// Makes room for the ports of a new table, and notes what is new of them. Call when the table
+    /// was replaced, not per frame.
     pub fn grow(&mut self, table: &Table) {
         let most = table.members().iter().map(|p| p.index() + 1).max().unwrap_or(0);
         while self.state.lists.len() < most {
             self.state.lists.push(Vec::with_capacity(BATCH));
         }
         for id in table.members() {
-            let lanes = table.get(*id).map_or(0, |entry| entry.port.lanes());
+            let entry = table.get(*id);
+            entry.iter().for_each(|e| self.switch.snooping.restrict(*id, &e.policy));
+            let lanes = entry.map_or(0, |entry| entry.port.lanes());
             if let Some(at) = self.state.at_uplink.get_mut(id.index()) {
                 at.resize(lanes, None);
             }

@@ -140,7 +140,10 @@ impl Switch {
     /// `port` has gone down: what was learned there is forgotten by the next
     /// [`Switch::forget_departed`]. Any thread may call this, also for a port that is not up yet:
     /// if nothing is learned there, nothing is marked, and what its guest says first is kept.
+    ///
+    /// What it joined is not, but multicast groups are not held back from who comes next.
     pub fn went_down(&self, port: PortId) {
+        self.snooping.not_asked(port);
         if self.fdb.has_learned_at(port) {
             self.departures.mark(port);
         }

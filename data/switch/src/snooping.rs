@@ -4,6 +4,10 @@
 //! joined it. All other ports get all frames, as without snooping: that is where queriers and
 //! routers are. Where no querier asks, nobody would join again, so everything is flooded.
 //!
+//! So what counts as asking decides who is cut off. A query counts if each host has to answer it
+//! ([`Membership::Query`]) and each port with that policy is given it. Whoever was not asked gets
+//! all groups: a port that is new, was down, has another VLAN.
+//!
 //! ```text
 //!  membership (AtomicU64):   63 .. 56   55 .. 46   45 .. 33     32       31 .. 0
 //!                             expiry      port      domain   is IPv6      group
@@ -17,14 +21,14 @@
 //! cannot be read in a snapshot, or finds no room, gets all groups for a lifetime, which costs no
 //! other port anything. A report that was lost or forged is outlived after a lifetime too.
 
-use std::hash::{BuildHasher, RandomState};
+use std::hash::{BuildHasher, DefaultHasher, Hash, Hasher, RandomState};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use vmlan_frame::headers::{Membership, Records};
 use vmlan_frame::{Headers, Network, Reason};
 
-use crate::policy::{Domain, Policy};
+use crate::policy::{Domain, Policy, Vlan};
 use crate::{MAX_PORTS, PortId};
 
 /// Nanoseconds of a tick.
@@ -40,8 +44,8 @@ const QUERIER: u64 = 128;
 /// 3376 section 8.8), and what a tick is inexact by.
 const LEAVING: u8 = 2;
 
-/// Longest time that a querier can give for answers, in ticks, before anything is held back.
-const MOST_DELAY: u64 = 15;
+/// A port gets everything until something was heard from it, and then for a lifetime.
+const UNTIL_HEARD: u64 = u64::MAX;
 
 /// Memberships of a port.
 const MOST: u32 = 64;
@@ -81,8 +85,10 @@ pub(crate) struct Snooping {
     keys: [u64; 2],
     /// Memberships of each port.
     counts: Box<[AtomicU32]>,
-    /// The ticks until which each port gets everything.
+    /// The ticks until which each port gets everything, or [`UNTIL_HEARD`].
     all: Box<[AtomicU64]>,
+    /// Of each port that gets only what it joined a hash of its VLANs; 0 of all others.
+    vlans: Box<[AtomicU64]>,
     /// Of IPv4 and IPv6.
     queriers: [Box<[Querier]>; 2],
     swept: AtomicU64,
@@ -143,19 +149,25 @@ impl Snooping {
             keys: [random.hash_one(1), random.hash_one(2) | 1],
             counts: (0..MAX_PORTS).map(|_| AtomicU32::new(0)).collect(),
             all: (0..MAX_PORTS).map(|_| AtomicU64::new(0)).collect(),
+            vlans: (0..MAX_PORTS).map(|_| AtomicU64::new(0)).collect(),
             queriers: [queriers(), queriers()],
             swept: AtomicU64::new(0),
         }
     }
 
-    /// Which ports a frame to a group address is for, and what it says. Changes nothing.
+    /// Which ports a frame to a group address, from a port with `vlan`, is for, and what it says.
+    /// Changes nothing.
     pub(crate) fn look<'h>(
         &self,
         (head, len): (&'h [u8], usize),
-        domain: Domain,
+        (vlan, domain): (&Vlan, Domain),
         now: u64,
     ) -> (Cast, Said<'h>) {
         let headers = Headers::parse(head, len);
+        if headers.tags > vlan.own_tag(head).is_some().into() {
+            // Tags that are payload tell LANs apart which are one domain here.
+            return (Cast::All, Said { message: None, network: headers.network });
+        }
         let said = Said { message: headers.membership(head), network: headers.network };
         let cast = match said.message {
             Some(Membership::Report(_)) => Cast::Routers,
@@ -169,17 +181,24 @@ impl Snooping {
         (cast, said)
     }
 
-    /// A frame that says this came from `port`.
+    /// A frame that says this came from `port`. `asks_all`: it is given to all ports of the domain
+    /// that get only what they joined.
     pub(crate) fn hear(
         &self,
         said: Said<'_>,
         (port, policy): (PortId, &Policy),
         domain: Domain,
+        asks_all: impl FnOnce() -> bool,
         now: u64,
     ) {
         self.sweep(now);
+        if self.all_until(port) == UNTIL_HEARD {
+            self.give_all(port, tick(now));
+        }
         match said.message {
-            Some(Membership::Query(delay)) => self.asked(said.network, domain, delay, now),
+            Some(Membership::Query { delay, general: true }) if asks_all() => {
+                self.asked(said.network, domain, delay, now);
+            }
             Some(Membership::Report(records)) if policy.joined_only => {
                 self.reported(records, domain, port, now);
             }
@@ -192,8 +211,27 @@ impl Snooping {
         let now = tick(now);
         match cast {
             Cast::All => true,
-            Cast::Routers => self.all_until(port) > now,
+            Cast::Routers => false,
             Cast::Members(group) => self.all_until(port) > now || self.has(group, port, now),
+        }
+    }
+
+    /// Notes which ports get only what they joined, and in which VLANs. One for which that has
+    /// changed has not been asked yet.
+    pub(crate) fn restrict(&self, port: PortId, policy: &Policy) {
+        let mut hasher = DefaultHasher::new();
+        policy.vlan.hash(&mut hasher);
+        let wanted = if policy.joined_only { hasher.finish() | 1 } else { 0 };
+        let known = self.vlans.get(port.index());
+        if known.is_some_and(|known| known.swap(wanted, Ordering::Relaxed) != wanted) {
+            self.not_asked(port);
+        }
+    }
+
+    /// Whoever is behind `port` from now on may have missed queries.
+    pub(crate) fn not_asked(&self, port: PortId) {
+        if let Some(all) = self.all.get(port.index()) {
+            all.store(UNTIL_HEARD, Ordering::Relaxed);
         }
     }
 
@@ -208,8 +246,10 @@ impl Snooping {
                 }
             }
         }
-        if let Some(all) = self.all.get(port.index()) {
-            all.store(0, Ordering::Relaxed);
+        for of_ports in [&self.all, &self.vlans] {
+            if let Some(of_port) = of_ports.get(port.index()) {
+                of_port.store(0, Ordering::Relaxed);
+            }
         }
     }
 
@@ -245,8 +285,10 @@ impl Snooping {
         let Some(querier) = self.querier(network, domain) else { return };
         let ticks = tick(crate::nanos(delay)) + 2;
         let now = tick(now);
-        if querier.gone.load(Ordering::Relaxed) <= now {
-            querier.answered.store(now + ticks.min(MOST_DELAY), Ordering::Relaxed);
+        // Answers that come later than what is known ends are waited for as the first ones are.
+        let answered = now + ticks.min(QUERIER);
+        if querier.gone.load(Ordering::Relaxed) <= answered {
+            querier.answered.store(answered, Ordering::Relaxed);
         }
         querier.gone.store(now + QUERIER, Ordering::Relaxed);
     }
@@ -389,7 +431,7 @@ impl Snooping {
 /// [`Reason::MulticastGuard`] if it is a query, or what could be one.
 pub(crate) fn guard((head, len): (&[u8], usize)) -> Result<(), Reason> {
     match Headers::parse(head, len).membership(head) {
-        Some(Membership::Query(_) | Membership::Unclear) => Err(Reason::MulticastGuard),
+        Some(Membership::Query { .. } | Membership::Unclear) => Err(Reason::MulticastGuard),
         Some(Membership::Report(_)) | None => Ok(()),
     }
 }

@@ -12,6 +12,7 @@ use crate::policy::{Domain, Policy, Vlan};
 
 mod departures;
 mod explain;
+mod multicast;
 mod teams;
 mod watch;
 

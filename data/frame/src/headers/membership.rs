@@ -2,7 +2,8 @@
 
 use core::time::Duration;
 
-use super::{Headers, ICMPV6, Network, be16};
+use super::{HOP_BY_HOP, Headers, ICMPV6, IPV6_HEADER, Network, be16};
+use crate::Checksum;
 
 /// IP protocol number of IGMP.
 pub const IGMP: u8 = 2;
@@ -13,8 +14,14 @@ const USUAL_DELAY: Duration = Duration::from_secs(10);
 /// A message about multicast groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Membership<'h> {
-    /// A querier asks. Whoever has joined something answers within this time.
-    Query(Duration),
+    /// A querier asks. Whoever has joined what it asks about answers within `delay`.
+    Query {
+        /// For an answer.
+        delay: Duration,
+        /// Every host that receives it answers, for all its groups. False if it asks about one
+        /// group, or if hosts must ignore it, or if that cannot be told from the snapshot.
+        general: bool,
+    },
     /// Changes, one for each record that can be read.
     Report(Records<'h>),
     /// What is or could be such a message, and is not understood: anybody's guess.
@@ -68,6 +75,17 @@ impl<'h> Records<'h> {
 impl Headers {
     /// The message about multicast groups in the packet; `None` if it is another packet.
     pub fn membership<'h>(&self, head: &'h [u8]) -> Option<Membership<'h>> {
+        match self.said(head) {
+            Some(Membership::Query { delay, .. }) => {
+                let general = self.is_general(head).unwrap_or(false);
+                Some(Membership::Query { delay, general })
+            }
+            said => said,
+        }
+    }
+
+    /// [`Headers::membership`], with no query called general.
+    fn said<'h>(&self, head: &'h [u8]) -> Option<Membership<'h>> {
         let (protocol, whole) = (self.protocol, self.parsed && !self.fragment);
         let end = head.len().min(self.l3 + self.ip_len);
         let message = || head.get(self.l4..end).filter(|_| whole && self.l4 != 0);
@@ -85,6 +103,36 @@ impl Headers {
         }
     }
 
+    /// True of a query that every host has to answer, and that its NIC does not filter.
+    fn is_general(&self, head: &[u8]) -> Option<bool> {
+        let (from, to) = self.addresses(head)?;
+        let header = head.get(self.l3..self.l4)?;
+        let message = head.get(self.l4..self.l3 + self.ip_len)?;
+        let (mac, sound, mut sum, group) = if self.network == Network::Ipv4 {
+            let mut header_sum = Checksum::new();
+            header_sum.add(header);
+            let header = header_sum.folded() == 0xffff && header.get(8) == Some(&1);
+            // RFC 1122 section 3.2.1.3.
+            let source = matches!(from, [1..=126 | 128..=223, ..] | [0, 0, 0, 0]);
+            let sound = header && source && !self.detour && to == [224, 0, 0, 1];
+            ([1, 0, 0x5e, 0, 0, 1], sound, Checksum::new(), 4..8)
+        } else {
+            // RFC 3810 section 6.2.
+            let source = matches!(from, [0xfe, 0x80..=0xbf, ..]);
+            let sound = source && to == ALL_NODES && alerts_routers(header);
+            let sum = Checksum::pseudo_header(head, self, message.len())?;
+            ([0x33, 0x33, 0, 0, 0, 1], sound, sum, 8..24)
+        };
+        sum.add(message);
+        // RFC 3376 sections 4.1.11 and 7.1: of all groups no sources are named, and a message is as
+        // long as those of one version.
+        let end = group.end;
+        let sources = message.get(end + 2..end + 4);
+        let version = message.len() == end || sources == Some(&[0, 0]);
+        let all = message.get(group)?.iter().all(|byte| *byte == 0);
+        Some(sound && version && all && sum.folded() == 0xffff && head.starts_with(&mac))
+    }
+
     /// A first fragment that does not show its protocol: the header is behind the snapshot, or in
     /// another fragment, and what was taken for it is padding.
     fn is_hidden(&self) -> bool {
@@ -92,9 +140,26 @@ impl Headers {
     }
 }
 
+/// ff02::1.
+const ALL_NODES: [u8; 16] = [0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
+
+/// True of an IPv6 header and hop-by-hop options that hold the alert which hosts look for, and
+/// padding (RFC 3810 section 6.2, RFC 2711).
+fn alerts_routers(header: &[u8]) -> bool {
+    let [.., a, b, c, d, e, f] = header else { return false };
+    let options = [*a, *b, *c, *d, *e, *f];
+    header.len() == IPV6_HEADER + 8
+        && header.get(6) == Some(&HOP_BY_HOP)
+        && matches!(options, [5, 2, 0, 0, 0 | 1, 0] | [0 | 1, 0, 5, 2, 0, 0])
+}
+
 fn one(message: &[u8], at: usize, size: usize, joined: bool) -> Option<Membership<'_>> {
     let rest = message.get(at..at + size)?;
     Some(Membership::Report(Records { rest, left: 1, size, one: Some(joined) }))
+}
+
+fn query<'h>(delay: Duration) -> Option<Membership<'h>> {
+    Some(Membership::Query { delay, general: false })
 }
 
 fn records(message: &[u8], size: usize) -> Option<Membership<'_>> {
@@ -106,12 +171,12 @@ fn records(message: &[u8], size: usize) -> Option<Membership<'_>> {
 fn igmp(message: &[u8]) -> Option<Membership<'_>> {
     let code = *message.get(1)?;
     match message.first()? {
-        0x11 if code == 0 => Some(Membership::Query(USUAL_DELAY)),
+        0x11 if code == 0 => query(USUAL_DELAY),
         0x11 => {
             // Section 4.1.1: from 128 on a floating-point number of tenths of a second.
             let (exponent, mantissa) = (code >> 4 & 7, u64::from(code & 15 | 16));
             let tenths = if code < 128 { code.into() } else { mantissa << (exponent + 3) };
-            Some(Membership::Query(Duration::from_millis(100 * tenths)))
+            query(Duration::from_millis(100 * tenths))
         }
         0x12 | 0x16 => one(message, 4, 4, true),
         0x17 => one(message, 4, 4, false),
@@ -130,7 +195,7 @@ fn mld(message: &[u8]) -> Option<Membership<'_>> {
             // RFC 3810 section 5.1.3: from 32,768 on a floating-point number of milliseconds.
             let (exponent, mantissa) = (code >> 12 & 7, u64::from(code & 0xfff | 0x1000));
             let ms = if code < 0x8000 { code.into() } else { mantissa << (exponent + 3) };
-            Some(Membership::Query(Duration::from_millis(ms)))
+            query(Duration::from_millis(ms))
         }
         131 => one(message, 8, 16, true),
         132 => one(message, 8, 16, false),

@@ -48,7 +48,8 @@ impl Trace<'_> {
         if !self.table.snoops() || !self.batch.macs(0).0.is_group() {
             return Cast::All;
         }
-        let (cast, _) = self.switch.snooping.look(self.frame(), domain, self.now);
+        let vlan = (&self.policy().vlan, domain);
+        let (cast, _) = self.switch.snooping.look(self.frame(), vlan, self.now);
         self.pass(match cast {
             Cast::All => Finding::Multicast,
             Cast::Routers => Finding::Report,

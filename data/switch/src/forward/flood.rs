@@ -34,9 +34,22 @@ impl Pass<'_> {
             return Cast::All;
         }
         let (policy, snooping) = (&*self.entry.policy, &self.switch.snooping);
-        let (cast, said) = snooping.look(batch_frame(batch, i), domain, self.now);
-        snooping.hear(said, (self.source, policy), domain, self.now);
+        let vlan = (&policy.vlan, domain);
+        let (cast, said) = snooping.look(batch_frame(batch, i), vlan, self.now);
+        let asks_all = || self.is_for_all_joined(batch, i, domain);
+        snooping.hear(said, (self.source, policy), domain, asks_all, self.now);
         cast
+    }
+
+    /// True if frame `i`, which is for all, goes to each port that gets only what it joined.
+    fn is_for_all_joined(&self, batch: &Batch<'_>, i: usize, domain: Domain) -> bool {
+        self.table.members().iter().copied().all(|port| {
+            let joined = self.table.get(port).is_some_and(|e| e.policy.joined_only);
+            match self.floods_to(port, domain).filter(|_| joined) {
+                Some(may) => may && self.gets(batch, i, port, Cast::All),
+                None => true,
+            }
+        })
     }
 
     /// Appends `run` to the lists of all who may have it; if it is one frame for some of them, of

@@ -88,7 +88,7 @@ impl fmt::Display for Domain {
 }
 
 /// A set of VLAN identifiers.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct VidSet(Box<[u64; 64]>);
 
 impl VidSet {
@@ -138,7 +138,7 @@ impl fmt::Display for VidSet {
 }
 
 /// A port's VLAN settings. Identifiers that name no VLAN (0, 4095) match nothing.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Vlan {
     /// No settings: its frames are in [`Domain::OPEN`], whatever tags they carry.
     #[default]

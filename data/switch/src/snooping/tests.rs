@@ -10,19 +10,33 @@ fn host() -> Policy {
     Policy { joined_only: true, ..Policy::default() }
 }
 
+/// Writes the Internet checksum of `bytes` to two of them, which are zero.
+fn sum(bytes: &mut [u8], at: usize, before: u32) {
+    let word = |pair: &[u8]| u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0));
+    let mut sum = before + bytes.chunks(2).map(word).sum::<u32>();
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    let sum = u16::try_from(sum).unwrap();
+    bytes[at..at + 2].copy_from_slice(&(!sum).to_be_bytes());
+}
+
 /// IPv4 from 10.0.0.1.
 fn v4(to: [u8; 4], protocol: u8, payload: &[u8]) -> Vec<u8> {
     let mut f = vec![1, 0, 0x5e, to[1] & 0x7f, to[2], to[3], 2, 0, 0, 0, 0, 1, 8, 0, 0x45, 0];
     f.extend(u16::try_from(20 + payload.len()).unwrap().to_be_bytes());
     f.extend([0, 0, 0, 0, 1, protocol, 0, 0, 10, 0, 0, 1]);
     f.extend(to);
+    sum(&mut f[14..], 10, 0);
     f.extend(payload);
     f
 }
 
 fn igmp(kind: u8, code: u8, group: [u8; 4]) -> Vec<u8> {
     let to = if kind == 0x11 { [224, 0, 0, 1] } else { group };
-    v4(to, 2, &[&[kind, code, 0, 0], &group[..]].concat())
+    let mut message = [&[kind, code, 0, 0], &group[..]].concat();
+    sum(&mut message, 2, 0);
+    v4(to, 2, &message)
 }
 
 fn query() -> Vec<u8> {
@@ -37,6 +51,7 @@ fn igmpv3(records: &[(u8, [u8; 4], u8)]) -> Vec<u8> {
         payload.extend(group);
         payload.resize(payload.len() + 4 * usize::from(*sources), 9);
     }
+    sum(&mut payload, 2, 0);
     v4([224, 0, 0, 22], 2, &payload)
 }
 
@@ -47,13 +62,33 @@ fn mld(to: [u8; 16], message: &[u8]) -> Vec<u8> {
     f.extend([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
     f.extend(to);
     f.extend([58, 0, 5, 2, 0, 0, 1, 0]);
+    let mut message = message.to_vec();
+    sum_mld(&f[22..54], &mut message);
     f.extend(message);
     f
+}
+
+/// With the pseudo-header of these addresses.
+fn sum_mld(addresses: &[u8], message: &mut [u8]) {
+    let words = addresses.chunks(2).map(|w| u32::from(w[0]) << 8 | u32::from(w[1]));
+    let before = words.sum::<u32>() + u32::try_from(message.len()).unwrap() + 58;
+    message[2..4].fill(0);
+    sum(message, 2, before);
+}
+
+const ALL_NODES: [u8; 16] = [0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
+
+/// A query about a group, or about all (`[0; 16]`), of this many milliseconds.
+fn mld_query(to: [u8; 16], group: [u8; 16], ms: u16) -> Vec<u8> {
+    let [a, b] = ms.to_be_bytes();
+    mld(to, &[&[130, 0, 0, 0, a, b, 0, 0][..], &group].concat())
 }
 
 fn v6_group(last: u8) -> [u8; 16] {
     [0xff, 5, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, last]
 }
+
+const OPEN: (&Vlan, Domain) = (&Vlan::Open, Domain::OPEN);
 
 struct Lan(Snooping);
 
@@ -71,9 +106,9 @@ impl Lan {
         if from.1.joined_only {
             guard((head, frame.len()))?;
         }
-        let (cast, said) = self.0.look((head, frame.len()), Domain::OPEN, now);
+        let (cast, said) = self.0.look((head, frame.len()), OPEN, now);
         assert_eq!(self.0.state(), before, "looking changes nothing");
-        self.0.hear(said, (id(from.0), from.1), Domain::OPEN, now);
+        self.0.hear(said, (id(from.0), from.1), Domain::OPEN, || true, now);
         Ok(cast)
     }
 
@@ -171,12 +206,10 @@ fn records_of_version_3() {
 fn mld_of_both_versions() {
     let lan = Lan(Snooping::new());
     let t = 20 * SECOND;
-    let query = [&[130, 0, 0, 0, 0x27, 0x10, 0, 0][..], &[0; 16]].concat();
-    let all_nodes = [0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
-    lan.router(&mld(all_nodes, &query), SECOND);
+    lan.router(&mld_query(ALL_NODES, [0; 16], 10_000), SECOND);
     lan.host(1, &mld(v6_group(1), &[&[131, 0, 0, 0, 0, 0, 0, 0][..], &v6_group(1)].concat()), t);
     let records = [&[143, 0, 0, 0, 0, 0, 0, 1, 4, 0, 0, 0][..], &v6_group(2)].concat();
-    lan.host(2, &mld(all_nodes, &records), t);
+    lan.host(2, &mld(ALL_NODES, &records), t);
     let gets = |port, group: [u8; 16], now| {
         let mut frame = mld(group, &[0; 8]);
         frame[54] = 17;
@@ -185,7 +218,7 @@ fn mld_of_both_versions() {
     };
     assert!(gets(1, v6_group(1), t) && !gets(2, v6_group(1), t));
     assert!(gets(2, v6_group(2), t) && !gets(1, v6_group(2), t));
-    assert!(gets(3, all_nodes, t), "which no host reports");
+    assert!(gets(3, ALL_NODES, t), "which no host reports");
     lan.host(1, &mld(v6_group(1), &[&[132, 0, 0, 0, 0, 0, 0, 0][..], &v6_group(1)].concat()), t);
     assert!(!gets(1, v6_group(1), t + 8 * SECOND));
     assert!(lan.gets(1, G, t), "nobody asks in IPv4");
@@ -205,9 +238,8 @@ fn a_host_is_no_querier() {
     assert_eq!(from(&short), Err(Reason::MulticastGuard));
     assert_eq!(from(&v4(G, 17, &[0; 8])).map(|c| matches!(c, Cast::Members(_))), Ok(true));
     // Options that push the query to the end of what is looked at, and beyond it.
-    let query = [&[130, 0, 0, 0, 0x27, 0x10, 0, 0][..], &[0; 16]].concat();
     for size in (8..=512).step_by(8) {
-        let mut far = mld([0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1], &query);
+        let mut far = mld_query(ALL_NODES, [0; 16], 10_000);
         far.splice(62..62, vec![0; size - 8]);
         far[55] = u8::try_from(size / 8 - 1).unwrap();
         let length = u16::try_from(far.len() - 54).unwrap().to_be_bytes();
@@ -252,11 +284,221 @@ fn domains_are_apart() {
     let lan = Lan::asked();
     lan.host(1, &igmp(0x16, 0, G), 20 * SECOND);
     let frame = v4(G, 17, &[0; 8]);
-    let other = Domain::customer(7);
-    let look = |domain| lan.0.look((&frame, frame.len()), domain, 20 * SECOND);
-    assert_eq!(look(other).0, Cast::All, "nobody asks there");
-    let said = Said { message: Some(Membership::Query(Duration::ZERO)), network: Network::Ipv4 };
-    lan.0.hear(said, (id(9), &Policy::default()), other, SECOND);
-    assert!(!lan.0.is_for(look(other).0, id(1), 20 * SECOND));
-    assert!(lan.0.is_for(look(Domain::OPEN).0, id(1), 20 * SECOND));
+    let vlan = Vlan::Access(7);
+    let other = (&vlan, Domain::customer(7));
+    let look = |place| lan.0.look((&frame, frame.len()), place, 20 * SECOND).0;
+    assert_eq!(look(other), Cast::All, "nobody asks there");
+    let asked = query();
+    let said = lan.0.look((&asked, asked.len()), other, SECOND).1;
+    lan.0.hear(said, (id(9), &Policy::default()), other.1, || true, SECOND);
+    assert!(!lan.0.is_for(look(other), id(1), 20 * SECOND));
+    assert!(lan.0.is_for(look(OPEN), id(1), 20 * SECOND));
+}
+
+fn tagged(mut frame: Vec<u8>, tags: &[[u8; 4]]) -> Vec<u8> {
+    frame.splice(12..12, tags.concat());
+    frame
+}
+
+/// Tags that are payload are other LANs, of which nothing is known.
+#[test]
+fn a_query_in_a_tag_decides_for_nobody() {
+    let (inner, service) = ([0x81, 0, 0, 5], [0x88, 0xa8, 0, 100]);
+    let (qinq, trunk) = (Vlan::Qinq(100), Vlan::QinqTrunk(crate::policy::VidSet::all()));
+    let customer = Vlan::Trunk { tagged: crate::policy::VidSet::all(), native: None };
+    for (vlan, domain, own) in [
+        (&Vlan::Open, Domain::OPEN, &[][..]),
+        (&qinq, Domain::service(100), &[]),
+        (&trunk, Domain::service(100), &[service]),
+        (&customer, Domain::customer(5), &[inner]),
+    ] {
+        let lan = Lan(Snooping::new());
+        let send = |payload: &[[u8; 4]], frame, now| {
+            let frame = tagged(frame, &[own, payload].concat());
+            let (cast, said) = lan.0.look((&frame, frame.len()), (vlan, domain), now);
+            lan.0.hear(said, (id(9), &Policy::default()), domain, || true, now);
+            cast
+        };
+        let data = || v4(G, 17, &[0; 8]);
+        if *vlan != customer {
+            send(&[inner], query(), SECOND);
+            assert_eq!(send(&[], data(), 20 * SECOND), Cast::All, "{vlan}");
+        }
+        send(&[], query(), 30 * SECOND);
+        assert!(matches!(send(&[], data(), 50 * SECOND), Cast::Members(_)), "{vlan}");
+        if *vlan != customer {
+            assert_eq!(send(&[inner], data(), 50 * SECOND), Cast::All, "{vlan}");
+        }
+    }
+}
+
+/// A message of IGMP or MLD in another frame, each sum right.
+fn changed(frame: &[u8], change: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+    let mut f = frame.to_vec();
+    change(&mut f);
+    if f[12] == 8 {
+        let end = 14 + 4 * usize::from(f[14] & 15);
+        let length = u16::try_from(f.len() - 14).unwrap();
+        f[16..18].copy_from_slice(&length.to_be_bytes());
+        f[24..26].fill(0);
+        sum(&mut f[14..end], 10, 0);
+        f[end + 2..end + 4].fill(0);
+        sum(&mut f[end..], 2, 0);
+    } else {
+        let length = u16::try_from(f.len() - 54).unwrap();
+        f[18..20].copy_from_slice(&length.to_be_bytes());
+        let addresses = f[22..54].to_vec();
+        sum_mld(&addresses, &mut f[62..]);
+    }
+    f
+}
+
+/// A query of IGMPv2 with other bytes at a place, and one of MLD.
+fn igmp_with(at: usize, bytes: &[u8]) -> Vec<u8> {
+    changed(&query(), |f| f[at..at + bytes.len()].copy_from_slice(bytes))
+}
+
+fn mld_with(at: usize, bytes: &[u8]) -> Vec<u8> {
+    changed(&mld_query(ALL_NODES, [0; 16], 10_000), |f| {
+        f[at..at + bytes.len()].copy_from_slice(bytes);
+    })
+}
+
+fn longer(frame: &[u8], more: &[u8]) -> Vec<u8> {
+    changed(frame, |f| f.extend(more))
+}
+
+/// With IP options.
+fn igmp_by(options: &[u8]) -> Vec<u8> {
+    changed(&query(), |f| {
+        f[14] += u8::try_from(options.len() / 4).unwrap();
+        f.splice(34..34, options.iter().copied());
+    })
+}
+
+/// Queries that hosts ignore or need not answer for all groups: nothing is held back after them.
+#[test]
+fn a_query_that_some_hosts_do_not_answer_counts_for_nothing() {
+    let v6 = mld_query(ALL_NODES, [0; 16], 10_000);
+    let flip = |frame: &[u8], at: usize| {
+        let mut f = frame.to_vec();
+        f[at] ^= 1;
+        f
+    };
+    for (what, frame) in [
+        ("checksum", flip(&query(), 36)),
+        ("header's checksum", flip(&query(), 24)),
+        ("to a host", igmp_with(30, &[10, 0, 0, 1])),
+        ("to another group", igmp_with(30, &G)),
+        ("to another MAC address", igmp_with(2, &[0x5e, 1, 2, 3])),
+        ("to all MAC addresses", igmp_with(0, &[0xff; 6])),
+        ("from a group", igmp_with(26, &[224, 0, 0, 1])),
+        ("from loopback", igmp_with(26, &[127, 0, 0, 1])),
+        ("from afar", igmp_with(22, &[2])),
+        ("of a group", igmp(0x11, 100, G)),
+        ("of no version", longer(&query(), &[0, 0, 0])),
+        ("of sources", longer(&query(), &[0, 0, 0, 1, 10, 0, 0, 1])),
+        ("by a route", igmp_by(&[0x83, 7, 4, 10, 0, 0, 9, 0])),
+        ("checksum", flip(&v6, 64)),
+        ("to a host", mld_with(38, &[0xfe, 0x80])),
+        ("to another group", mld_query(v6_group(1), [0; 16], 10_000)),
+        ("to another MAC address", mld_with(5, &[2])),
+        ("source", mld_with(22, &[0xfd])),
+        ("no source", mld_with(22, &[0; 16])),
+        ("of a group", mld_query(ALL_NODES, v6_group(1), 10_000)),
+        ("of no version", longer(&v6, &[0, 0, 0])),
+        ("of sources", longer(&v6, &[&[0, 0, 0, 1][..], &v6_group(1)].concat())),
+        ("no alert", mld_with(56, &[1, 4, 5, 2, 0, 0])),
+        ("an alert of something else", mld_with(56, &[5, 2, 0, 1])),
+    ] {
+        let lan = Lan(Snooping::new());
+        assert_eq!(lan.send((9, &Policy::default()), &frame, SECOND), Ok(Cast::All), "{what}");
+        assert_eq!(lan.0.state(), [0; 0], "{what}: {frame:x?}");
+    }
+}
+
+#[test]
+fn queries_of_all_versions_count() {
+    let v6 = mld_query(ALL_NODES, [0; 16], 10_000);
+    for (what, frame) in [
+        ("version 1", igmp(0x11, 0, [0; 4])),
+        ("version 2", query()),
+        ("version 3", longer(&query(), &[2, 125, 0, 0])),
+        ("a proxy's", igmp_with(26, &[0; 4])),
+        ("an alert", igmp_by(&[0x94, 4, 0, 0])),
+        ("version 1", v6.clone()),
+        ("version 2", longer(&v6, &[2, 125, 0, 0])),
+        ("padding before", mld_with(56, &[1, 0, 5, 2, 0, 0])),
+        ("padding behind", mld_with(56, &[5, 2, 0, 0, 0, 0])),
+    ] {
+        let lan = Lan(Snooping::new());
+        lan.router(&frame, SECOND);
+        assert_eq!(lan.0.state().len(), 2, "{what}: {frame:x?}");
+    }
+}
+
+/// Nor does one keep alive what a querier that has gone has begun.
+#[test]
+fn a_query_of_a_group_keeps_no_querier_alive() {
+    let lan = Lan::asked();
+    (0..3).for_each(|i| lan.router(&igmp(0x11, 10, G), i * 100 * SECOND));
+    assert!(!lan.gets(1, G, 250 * SECOND) && lan.gets(1, G, 260 * SECOND));
+}
+
+/// A querier may give an hour for answers: until then nobody is cut off.
+#[test]
+fn late_answers_are_waited_for() {
+    let late = |code| igmp(0x11, code, [0; 4]);
+    let lan = Lan(Snooping::new());
+    lan.router(&late(0xff), SECOND);
+    assert!((0..500).all(|s| lan.gets(1, G, s * SECOND)));
+    // 102.4 s.
+    let lan = Lan(Snooping::new());
+    lan.router(&late(0xb0), SECOND);
+    assert!(lan.gets(1, G, 100 * SECOND) && !lan.gets(1, G, 110 * SECOND));
+    // The answers to the first are known until 260 s.
+    let lan = Lan::asked();
+    lan.router(&late(0xb0), 100 * SECOND);
+    assert!(!lan.gets(1, G, 101 * SECOND), "they come before");
+    lan.router(&late(0xd0), 200 * SECOND);
+    assert!(lan.gets(1, G, 201 * SECOND), "they may come later");
+}
+
+/// Whoever was not asked yet gets all groups: a port that is new or was down, whose policy was
+/// another, or that was in other VLANs.
+#[test]
+fn who_has_not_been_asked_is_given_all() {
+    let lan = Lan::asked();
+    let mut t = 20 * SECOND;
+    let mut vlans = 1..;
+    let steps: [&mut dyn FnMut(); 4] = [
+        &mut || lan.0.restrict(id(1), &host()),
+        &mut || lan.0.not_asked(id(1)),
+        &mut || {
+            lan.0.restrict(id(1), &Policy::default());
+            lan.0.restrict(id(1), &host());
+        },
+        &mut || {
+            let vlan = Vlan::Access(vlans.next().unwrap());
+            lan.0.restrict(id(1), &Policy { vlan, ..host() });
+        },
+    ];
+    for (n, step) in steps.into_iter().enumerate() {
+        let ask = || (0..4).for_each(|i| lan.router(&query(), t + i * 100 * SECOND));
+        assert!(!lan.gets(1, G, t), "{n}");
+        step();
+        ask();
+        assert!(lan.gets(1, G, t + 400 * SECOND), "{n}: it has said nothing yet");
+        t += 400 * SECOND;
+        lan.host(1, &igmp(0x16, 0, ALIAS), t);
+        (0..6).for_each(|i| lan.router(&query(), t + i * 100 * SECOND));
+        assert!(lan.gets(1, G, t + 250 * SECOND) && !lan.gets(1, G, t + 270 * SECOND), "{n}");
+        let reported = lan.send((2, &host()), &igmp(0x16, 0, G), t).unwrap();
+        assert!(!lan.0.is_for(reported, id(1), t), "it would not send its own");
+        t += 500 * SECOND;
+    }
+    lan.0.restrict(id(1), &host());
+    lan.0.forget(id(1));
+    lan.0.restrict(id(1), &host());
+    assert!(lan.gets(1, G, t), "another port of that number");
 }

@@ -105,6 +105,7 @@ fn any_mac() -> impl Strategy<Value = Mac> {
         2 => Just(Mac::new([0x33, 0x33, 0, 0, 0, 1])),
         1 => Just(Mac::new([1, 0x80, 0xc2, 0, 0, 2])),
         3 => Just(Mac::new([1, 0, 0x5e, 1, 2, 3])),
+        2 => Just(Mac::new([1, 0, 0x5e, 0, 0, 1])),
         1 => Just(Mac::default()),
     ]
 }
@@ -151,11 +152,18 @@ fn payload() -> impl Strategy<Value = Vec<u8>> {
     });
     // Groups: who asks, joins and leaves, and data.
     let group = (0u8..3).prop_map(|n| [239, 1, 2, n]);
-    let kinds = prop_oneof![2 => Just(0x11u8), 4 => Just(0x16), 1 => Just(0x17), 1 => Just(0x22)];
+    let kinds = prop_oneof![1 => Just(0x11u8), 4 => Just(0x16), 1 => Just(0x17), 1 => Just(0x22)];
     let igmp = (group.clone(), kinds, v4()).prop_map(|(group, kind, from)| {
         let begin = [8, 0, 0x45, 0, 0, 28, 0, 0, 0, 0, 1, 2, 0, 0];
         [&begin[..], &from.octets(), &group, &[kind, 1, 0, 0], &group].concat()
     });
+    let query = Just(
+        [
+            &[8, 0, 0x45, 0, 0, 28, 0, 0, 0, 0, 1, 2, 0xd9, 0xdf][..],
+            &[0, 0, 0, 0, 224, 0, 0, 1, 0x11, 1, 0xee, 0xfe, 0, 0, 0, 0],
+        ]
+        .concat(),
+    );
     let data = (group, v4()).prop_map(|(group, from)| {
         let begin = [8, 0, 0x45, 0, 0, 28, 0, 0, 0, 0, 1, 17, 0, 0];
         [&begin[..], &from.octets(), &group, &[0, 1, 0, 2, 0, 8, 0, 0]].concat()
@@ -163,7 +171,7 @@ fn payload() -> impl Strategy<Value = Vec<u8>> {
     let odd = prop::collection::vec(any::<u8>(), 0..80);
     let long = prop_oneof![Just(1500usize), Just(9000), 65_000usize..65_560];
     let long = long.prop_map(|n| [vec![8, 0, 0x45], vec![0; n]].concat());
-    prop_oneof![3 => arp, 3 => udp4, 3 => nd, 2 => igmp, 2 => data, 1 => odd, 1 => long]
+    prop_oneof![3 => arp, 3 => udp4, 3 => nd, 2 => igmp, 2 => query, 2 => data, 1 => odd, 1 => long]
 }
 
 fn frame() -> impl Strategy<Value = Vec<u8>> {
