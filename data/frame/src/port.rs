@@ -81,6 +81,17 @@ pub trait Port: Send + Sync {
         usize::MAX
     }
 
+    /// The lane by which frame `i` of `batch` is delivered.
+    fn lane_for(&self, _batch: &Batch<'_>, _i: usize) -> usize {
+        0
+    }
+
+    /// As [`Port::room`], of a lane. If it is less than `wanted` the caller waits: as after a push
+    /// that found no room, [`Port::want_room`] asks for more than is there.
+    fn room_in(&self, _lane: usize, _wanted: usize) -> usize {
+        self.room()
+    }
+
     /// True if the port is connected and its driver is ready.
     fn is_up(&self) -> bool;
 

@@ -216,6 +216,6 @@ fn push(rx: &mut NetRx, n: u8, long: bool, counters: &Counters) {
     let list: Vec<u16> = (0..n.into()).collect();
     let dealt = rx.push(&batch, &list, counters);
     assert!(dealt <= list.len());
-    rx.room();
+    rx.room(list.len());
     rx.want_room();
 }

@@ -70,6 +70,14 @@ impl Waits {
         self.account(port).since.load(Ordering::Relaxed) != 0
     }
 
+    /// True if the receiver may be waited for at `now`: what [`Waits::full`] would say.
+    pub(crate) fn may(&self, port: PortId, now: u64) -> bool {
+        let a = self.account(port);
+        let since = a.since.load(Ordering::Relaxed);
+        let waited = if since == 0 { 0 } else { now.saturating_sub(since) };
+        waited < a.credit.load(Ordering::Relaxed)
+    }
+
     /// The receiver is full at `now`: nanoseconds its frames may still wait, or `None` to drop
     /// them.
     pub(crate) fn full(&self, port: PortId, now: u64) -> Option<u64> {
@@ -116,7 +124,9 @@ mod tests {
                     waited += now.min(until) - from;
                 }
                 if act == 0 {
+                    let may = waits.may(port, now);
                     let left = waits.full(port, now);
+                    assert_eq!(may, left.is_some());
                     since = left.map(|left| (now, now + left));
                     assert!(waited + left.unwrap_or(0) <= paid, "history {history}");
                     assert_eq!(waits.is_full(port), left.is_some());

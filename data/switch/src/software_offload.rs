@@ -10,34 +10,54 @@ use crate::frame_lists;
 /// lose its tail to a full receiver, as a real wire would.
 const WHOLE: usize = 128;
 
+/// Lanes whose room is known apart; those of a port that has more share what is known.
+const LANES: usize = 64;
+
 /// A frame of Ethernet's usual length, with a tag: what ports count their room in.
 const USUAL: usize = 1518;
 
 /// Storage for finished frames.
 pub(crate) struct Finished {
     frames: Batch<'static>,
+    /// Finished frames that found no room.
+    lost: usize,
 }
 
 impl Finished {
     pub(crate) fn new() -> Self {
-        Self { frames: Batch::new() }
+        Self { frames: Batch::new(), lost: 0 }
     }
 
-    /// As [`Port::push`], for frames of which some need more than the receiver `takes`.
+    /// As [`Port::push`], for frames of which some need more than the receiver `takes`. If it
+    /// cannot be waited for (`may_wait`), it gets as many segments of a frame as it has room for.
     pub(crate) fn push(
         &mut self,
         batch: &Batch<'_>,
         list: &[u16],
-        port: &dyn Port,
-        takes: Offloads,
+        (port, takes): (&dyn Port, Offloads),
+        may_wait: bool,
     ) -> usize {
         self.frames.set_source(batch.source());
-        let mut out = Out { frames: Batch::take(&mut self.frames), port, room: port.room() };
-        let fits = |i: &&u16| batch.frame(usize::from(**i)).is_none_or(|f| out.add(&f, takes));
+        let (frames, lanes) = (Batch::take(&mut self.frames), port.lanes() > 1);
+        let whole = if may_wait { WHOLE } else { 1 };
+        let mut out = Out { frames, port, whole, lane: 0, rooms: [None; LANES], lost: 0 };
+        let fits = |i: &&u16| {
+            let i = usize::from(**i);
+            if lanes {
+                out.lane = port.lane_for(batch, i);
+            }
+            batch.frame(i).is_none_or(|f| out.add(&f, takes))
+        };
         let done = list.iter().take_while(fits).count();
         out.flush();
+        self.lost += out.lost;
         out.frames.give_back(&mut self.frames);
         done
+    }
+
+    /// How many finished frames found no room since this was last asked.
+    pub(crate) fn take_lost(&mut self) -> usize {
+        std::mem::take(&mut self.lost)
     }
 }
 
@@ -45,8 +65,13 @@ impl Finished {
 struct Out<'m, 'p> {
     frames: Batch<'m>,
     port: &'p dyn Port,
-    /// What the port had room for when last asked, less what was added since.
-    room: usize,
+    /// As [`WHOLE`].
+    whole: usize,
+    /// The lane that the present frame goes to.
+    lane: usize,
+    /// What each lane had room for when last asked, less what was added since.
+    rooms: [Option<u16>; LANES],
+    lost: usize,
 }
 
 impl<'m> Out<'m, '_> {
@@ -95,31 +120,43 @@ impl<'m> Out<'m, '_> {
 
     /// Makes sure of room for `frames`, of `len` bytes together but for their headers.
     fn reserve(&mut self, frames: usize, len: usize) -> bool {
-        let wanted = frames.min(WHOLE);
-        if self.room < wanted {
-            self.flush();
-            self.room = self.port.room();
+        let wanted = frames.min(self.whole);
+        let known = self.rooms.get(self.lane % LANES).copied().flatten();
+        let mut room = known.map_or(0, usize::from);
+        if room < wanted {
+            // Nothing was added for a lane of which nothing is known.
+            if known.is_some() {
+                self.flush();
+            }
+            room = self.port.room_in(self.lane, wanted);
         }
-        let fits = self.room >= wanted;
+        let fits = room >= wanted;
         if fits {
             // A port whose ring is free promises room for a packet larger than the ring, but not
             // for two: what comes behind segments, or behind a frame that is longer than usual,
             // asks again.
             let alone = frames > 1 || len > USUAL;
-            self.room = if alone { 0 } else { self.room.saturating_sub(1) };
+            room = if alone { 0 } else { room.saturating_sub(1) };
+        }
+        if let Some(place) = self.rooms.get_mut(self.lane % LANES) {
+            *place = Some(u16::try_from(room).unwrap_or(u16::MAX));
         }
         fits
     }
 
     /// Sends what has been added. What finds no room in spite of the reservation is lost: another
-    /// worker was faster.
+    /// worker was faster, or the receiver cannot be waited for.
     fn flush(&mut self) {
+        if self.frames.is_empty() {
+            return;
+        }
         let mut all = frame_lists::numbers();
         let list = all.get_mut(..self.frames.len()).unwrap_or_default();
         let done = self.port.push(&self.frames, list);
-        let lost = self.frames.len().saturating_sub(done) as u64;
+        let lost = self.frames.len().saturating_sub(done);
         if lost > 0 {
-            self.port.counters().output.drop(Reason::ReceiverFull, lost);
+            self.port.counters().output.drop(Reason::ReceiverFull, lost as u64);
+            self.lost += lost;
         }
         self.frames.clear();
     }

@@ -12,6 +12,7 @@ use crate::policy::{Domain, Policy, Vlan};
 
 mod departures;
 mod explain;
+mod finished;
 mod multicast;
 mod teams;
 mod watch;
@@ -68,6 +69,9 @@ impl Port for Fake {
     }
     fn offloads(&self) -> Offloads {
         Offloads::NONE
+    }
+    fn room(&self) -> usize {
+        self.room.load(Ordering::Relaxed)
     }
     fn is_up(&self) -> bool {
         self.up.load(Ordering::Relaxed)

@@ -135,7 +135,7 @@ impl Pass<'_> {
         } else if batch.needs() == Offloads::NONE || takes.covers(batch.needs()) {
             entry.port.push(batch, allowed)
         } else {
-            self.state.out.finished.push(batch, allowed, &*entry.port, takes)
+            self.state.out.finished.push(batch, allowed, (&*entry.port, takes), false)
         };
         let (copied, lost) = allowed.split_at(done.min(allowed.len()));
         if !lost.is_empty() {

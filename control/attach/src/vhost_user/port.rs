@@ -225,6 +225,14 @@ impl VhostUserPort {
         }
     }
 
+    /// The lane, of so many that are ready, by which frame `i` is delivered.
+    #[inline]
+    fn receiver(&self, batch: &Batch<'_>, i: usize, ready: usize) -> usize {
+        let steered = ready > 1 && !self.by_source.load(Ordering::Relaxed);
+        let source = || usize::from(batch.source()) % ready.max(1);
+        self.receivers.of(if steered { place_of(batch.flow(i), ready) } else { source() })
+    }
+
     /// Delivers frames by a lane whose receive side is locked. Returns how many entries of `list`,
     /// from the first on, were dealt with.
     fn push_to(&self, side: &mut Side<NetRx>, batch: &Batch<'_>, list: &[u16]) -> usize {
@@ -242,8 +250,7 @@ impl VhostUserPort {
     /// Delivers frames by several lanes, each frame by the one of its flow. Lanes that another
     /// worker has just now come last.
     fn push_steered(&self, batch: &Batch<'_>, list: &mut [u16], ready: usize) -> usize {
-        let receiver = |i| self.receivers.of(place_of(batch.flow(i), ready));
-        let mut steered = Steered::new(list, receiver);
+        let mut steered = Steered::new(list, |i| self.receiver(batch, i, ready));
         let (wanted, mut busy) = (steered.lanes(), 0u64);
         let lanes =
             |set: u64| self.lanes.iter().enumerate().filter(move |(n, _)| set >> n & 1 == 1);
@@ -390,12 +397,10 @@ impl Port for VhostUserPort {
 
     fn push(&self, batch: &Batch<'_>, list: &mut [u16]) -> usize {
         let ready = self.receivers.ready();
-        let by_source = self.by_source.load(Ordering::Relaxed);
-        if ready > 1 && !by_source {
+        if ready > 1 && !self.by_source.load(Ordering::Relaxed) {
             return self.push_steered(batch, list, ready);
         }
-        let receiver = self.receivers.of(usize::from(batch.source()) % ready.max(1));
-        let Some(lane) = self.lanes.get(receiver) else { return 0 };
+        let Some(lane) = self.lanes.get(self.receiver(batch, 0, ready)) else { return 0 };
         let side = self.receive_side(lane);
         side.map_or(0, |mut side| self.push_to(&mut side, batch, list))
     }
@@ -404,9 +409,23 @@ impl Port for VhostUserPort {
         Offloads::from_bits(self.offloads.load(Ordering::Relaxed))
     }
 
+    /// Of the lane that has least: it is not known by which one frames go.
     fn room(&self) -> usize {
-        let sides = self.lanes.iter().filter_map(|lane| self.receive_side(lane));
-        sides.map(|mut side| side.net.room()).sum()
+        let lanes = (0..self.receivers.ready()).map(|place| self.receivers.of(place));
+        lanes.map(|lane| self.room_in(lane, 1)).min().unwrap_or(0)
+    }
+
+    fn lane_for(&self, batch: &Batch<'_>, i: usize) -> usize {
+        self.receiver(batch, i, self.receivers.ready())
+    }
+
+    fn room_in(&self, lane: usize, wanted: usize) -> usize {
+        if !self.is_up() {
+            // A push counts what is lost so.
+            return usize::MAX;
+        }
+        let side = self.lanes.get(lane).and_then(|lane| self.receive_side(lane));
+        side.map_or(0, |mut side| side.net.room(wanted))
     }
 
     fn is_up(&self) -> bool {

@@ -285,6 +285,26 @@ mod laned {
         assert_eq!((output.frames, output.bytes), (6, 360));
     }
 
+    /// It is asked for by itself, and those behind it hold nobody else up.
+    #[test]
+    fn each_lane_has_its_own_room() {
+        let (port, rings) = port(3, &[0, 2]);
+        rings[2][1].post(SIZE);
+        let flows: Vec<_> = (0..=255).map(flow).collect();
+        let mut batch = Batch::new();
+        add(&mut batch, flows.iter());
+        let goes = |i: usize| [0, 2][place_of(flow_hash(&flows[i], 60), 2)];
+        assert!((0..batch.len()).all(|i| port.lane_for(&batch, i) == goes(i)));
+        assert_eq!((port.room_in(0, 1), port.room_in(2, 1), port.room()), (0, 8, 0));
+        assert!(!port.want_room(), "lane 0 had too little");
+        rings[0][1].post(1);
+        assert!(port.want_room());
+        assert_eq!((port.room_in(0, 1), port.room()), (1, 1));
+        port.steer_by_source();
+        batch.set_source(7);
+        assert_eq!(port.lane_for(&batch, 0), 2);
+    }
+
     /// A front end that uses more pairs than there are lanes: flows are spread over all of them.
     #[test]
     fn flows_reach_each_queue_of_lanes_that_share_some() {

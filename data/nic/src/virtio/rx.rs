@@ -24,7 +24,7 @@ const BUDGET: usize = 4096;
 /// What a receive queue remembers between pushes.
 #[derive(Default)]
 pub struct RxState {
-    /// The last push found no room.
+    /// The last push, or a look since, found too little room.
     starved: bool,
     /// The present push used the queue.
     touched: bool,
@@ -120,14 +120,20 @@ impl Net<RxState> {
         }
     }
 
-    /// Buffers posted and not used, over all queues: with mergeable buffers a frame may need
-    /// several.
-    pub fn room(&mut self) -> usize {
+    /// Buffers posted and not used, in the queue that has fewest: which one frames go to is for
+    /// their flows to say. With mergeable buffers a frame may need several. Less than `wanted` is
+    /// too little, as if a push had found no room.
+    pub fn room(&mut self, wanted: usize) -> usize {
         let live = self.slots.iter_mut().filter_map(QueueSlot::live);
-        live.map(|(queue, _)| usize::from(either!(queue, q => room(q)))).sum()
+        let rooms = live.map(|(queue, state)| {
+            let room = usize::from(either!(queue, q => room(q)));
+            state.starved |= room < wanted;
+            room
+        });
+        rooms.min().unwrap_or(0)
     }
 
-    /// True if the last push to some queue found too little room.
+    /// True if the last push to some queue, or a look since, found too little room.
     pub fn is_starved(&mut self) -> bool {
         self.slots.iter_mut().filter_map(QueueSlot::live).any(|(_, state)| state.starved)
     }

@@ -28,7 +28,10 @@ impl Pass<'_> {
         let pushed = if now.is_empty() { 0 } else { self.push_list(batch, to, now) };
         let (taken, rest) = now.split_at(pushed.min(now.len()));
         if pushed > 0 {
-            self.switch.waits.took(to, || usual_frames(batch, taken), self.now);
+            // Of a frame that was cut some segments may have been lost.
+            let lost = self.state.out.finished.take_lost();
+            let took = || usual_frames(batch, taken).saturating_sub(lost).max(1);
+            self.switch.waits.took(to, took, self.now);
         }
         if limited {
             self.pushed(batch, to, taken, !rest.is_empty() || !later.is_empty());
@@ -46,6 +49,7 @@ impl Pass<'_> {
     /// Hands frames to a port in the form it takes them: its tags, its offloads.
     fn push_list(&mut self, batch: &Batch<'_>, to: PortId, list: &mut [u16]) -> usize {
         let Some(entry) = self.table.get(to) else { return list.len() };
+        let may_wait = || self.switch.waits.may(to, self.now);
         let Out { finished, retagged } = &mut self.state.out;
         let mut push = |batch: &Batch<'_>, list: &mut [u16]| {
             if batch.needs() == Offloads::NONE {
@@ -55,7 +59,7 @@ impl Pass<'_> {
             if takes.covers(batch.needs()) {
                 return entry.port.push(batch, list);
             }
-            finished.push(batch, list, &*entry.port, takes)
+            finished.push(batch, list, (&*entry.port, takes), may_wait())
         };
         if self.table.all_open() {
             return push(batch, list);

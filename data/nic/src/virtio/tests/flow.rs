@@ -278,9 +278,39 @@ fn a_frame_waits_until_enough_buffers_are_posted() {
     assert_eq!(b.push(&[&frame(1, 1500)]), 0, "one of two");
     assert!(!b.net.want_room(), "one is there, but was too little");
     b.guest.offer(2, 1000);
-    assert_eq!(b.net.room(), 2);
+    assert_eq!(b.net.room(1), 2);
     assert_eq!(b.push(&[&frame(1, 1500)]), 1);
     assert_eq!(b.guest.used(), [(0, 72), (1, 1000), (2, 512)]);
+}
+
+/// Whoever wants room for more than there is waits for more, and not for what is there.
+#[test]
+fn a_look_that_finds_too_little_is_waited_for() {
+    let mut b = Bench::<NetRx>::new(16, V1);
+    (0..8).for_each(|i| _ = b.guest.offer(i, 2000));
+    assert_eq!(b.net.room(8), 8);
+    assert!(b.net.want_room());
+    assert_eq!(b.net.room(10), 8);
+    assert!(!b.net.want_room() && b.net.is_starved());
+    (8..10).for_each(|i| _ = b.guest.offer(i, 2000));
+    assert!(b.net.want_room());
+    assert_eq!(b.net.room(10), 10);
+    assert_eq!(b.push(&[&frame(1, 60)]), 1);
+    assert!(!b.net.is_starved());
+}
+
+#[test]
+fn room_is_that_of_the_queue_with_least() {
+    let mut b = Bench::<NetRx>::new(16, V1);
+    let mut second = Guest::new(&b.guest.map, 0x2000, 16);
+    b.net.start(1, second.rings).unwrap();
+    b.net.enable(1, true).unwrap();
+    (0..8).for_each(|i| _ = b.guest.offer(i, 2000));
+    assert_eq!(b.net.room(1), 0);
+    assert!(!b.net.want_room(), "what the first queue has does not count");
+    second.offer(8, 2000);
+    assert!(b.net.want_room());
+    assert_eq!(b.net.room(1), 1);
 }
 
 #[test]

@@ -160,7 +160,7 @@ proptest! {
             asked += frames.len();
             dealt += b.push(&frames);
             audit.check(&mut b.guest, jumped);
-            b.net.room();
+            b.net.room(step.lens.len());
             b.net.want_room();
         }
         prop_assert!(dealt <= asked);

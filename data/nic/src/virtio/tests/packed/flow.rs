@@ -93,14 +93,14 @@ fn one_push_uses_more_buffers_than_heads_are_kept() {
 #[test]
 fn room_is_what_is_posted() {
     let mut b = rx(16, MRG);
-    assert_eq!(b.net.room(), 0);
+    assert_eq!(b.net.room(1), 0);
     assert!(!b.net.want_room());
     b.guest.offer(0, 1000);
     assert!(b.net.want_room());
     assert_eq!(b.push(&[&frame(1, 1500)]), 0, "one of two");
     assert!(!b.net.want_room(), "one is there, but was too little");
     b.guest.offer(1, 1000);
-    assert_eq!(b.net.room(), 2);
+    assert_eq!(b.net.room(1), 2);
     assert_eq!(b.push(&[&frame(1, 1500)]), 1);
     assert_eq!(b.guest.used(), [(0, 1000), (1, 512)]);
 }
@@ -208,7 +208,7 @@ fn writes_are_logged_for_migration() {
     assert_eq!(push(&mut b, 2), [0, 0x80, 0x81]);
     let dirty = push(&mut b, 255);
     assert_eq!(dirty[..3], [0, 1, 0x80], "the second page of the ring, with slot 256");
-    assert!(!b.net.want_room() || b.net.room() > 0);
+    assert!(!b.net.want_room() || b.net.room(1) > 0);
     let dirty = push(&mut b, 1);
     assert!(dirty.contains(&7), "our event structure, at its log address: {dirty:?}");
 }

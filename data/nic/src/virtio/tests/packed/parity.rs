@@ -171,7 +171,7 @@ fn receive<G: Driver>(features: u64, steps: &[Step]) -> Seen {
             free.push(id);
         }
         seen.used.push(used);
-        seen.counts.extend([b.net.room() as u64, u64::from(b.net.want_room())]);
+        seen.counts.extend([b.net.room(1) as u64, u64::from(b.net.want_room())]);
     }
     let out = &b.counters.output;
     seen.counts.extend([out.frames.get(), out.bytes.get(), out.dropped(Reason::TooLong)]);
