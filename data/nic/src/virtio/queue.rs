@@ -40,6 +40,8 @@ pub(super) struct Queue<L> {
     fresh: bool,
     /// The wish for doorbells stands.
     armed: bool,
+    /// For how many buffers it was not meant: [`Ring::seen`] at that time.
+    not_for: u16,
     pub(super) interrupt: Option<Arc<dyn Interrupt>>,
     pub(super) inflight: Option<Inflight>,
 }
@@ -141,6 +143,7 @@ where
             fetched: start,
             fresh: true,
             armed: false,
+            not_for: start,
             interrupt: None,
             inflight: None,
         }
@@ -180,7 +183,17 @@ where
     /// Asks for a doorbell after the first `seen` buffers; true if there are more already.
     pub(super) fn arm(&mut self, seen: u16) -> bool {
         self.armed = true;
+        self.not_for = seen;
         self.state_wish(seen)
+    }
+
+    /// Takes the wish back if buffers came since, which the driver rang for. An event index has
+    /// passed by itself.
+    #[inline]
+    pub(super) fn disarm_if_met(&mut self) {
+        if self.armed && self.seen() != self.not_for && !self.event_idx() {
+            self.disarm();
+        }
     }
 
     /// Takes the wish back, if it stands.

@@ -112,10 +112,17 @@ impl Net<RxState> {
             let Some(slot) = self.slots.get_mut(usize::from(*index)) else { continue };
             if let Some(queue) = slot.queue.as_mut().and_then(Queue::<L>::of)
                 && std::mem::take(&mut slot.state.touched)
-                && queue.publish(&self.map)
             {
-                // Shared: those that were held back are counted by another thread.
-                counters.output.notifications.add_shared(1);
+                if queue.publish(&self.map) {
+                    // Shared: those that were held back are counted by another thread.
+                    counters.output.notifications.add_shared(1);
+                }
+                // Others may wait for room still, and their doorbell was sent or is being. If the
+                // driver decides on it just now and sees no wish, they sleep to the end of their
+                // wait: this push has earned them another.
+                if !slot.state.starved {
+                    queue.disarm_if_met();
+                }
             }
         }
     }

@@ -313,6 +313,29 @@ fn room_is_that_of_the_queue_with_least() {
     assert_eq!(b.net.room(1), 1);
 }
 
+/// Once buffers came, their doorbells are not heard any more.
+#[test]
+fn the_wish_for_buffers_is_taken_back() {
+    let mut b = Bench::<NetRx>::new(16, V1);
+    (0..2).for_each(|i| _ = b.guest.offer(i, 2000));
+    assert_eq!((b.guest.used_flags(), b.net.room(3)), (1, 2));
+    assert!(!b.net.want_room());
+    assert_eq!(b.guest.used_flags(), 0);
+    assert_eq!(b.push(&[&frame(1, 60)]), 1);
+    assert_eq!(b.guest.used_flags(), 0, "no doorbell can have come: whoever waits still does");
+    b.guest.offer(2, 2000);
+    assert_eq!(b.push(&[&frame(1, 60), &frame(2, 60), &frame(3, 60)]), 2);
+    assert_eq!(b.guest.used_flags(), 0, "the last found no room");
+    b.guest.offer(3, 2000);
+    assert_eq!(b.push(&[&frame(3, 60)]), 1);
+    assert_eq!(b.guest.used_flags(), 1);
+    let mut b = Bench::<NetRx>::new(16, V1 | EVENT);
+    assert!(!b.net.want_room());
+    b.guest.offer(0, 2000);
+    assert_eq!(b.push(&[&frame(1, 60)]), 1);
+    assert_eq!((b.guest.used_flags(), b.guest.avail_event()), (0, 0), "an event passes by itself");
+}
+
 #[test]
 fn a_chain_receives_header_and_frame_apart() {
     let mut b = Bench::<NetRx>::new(16, V1);

@@ -130,6 +130,22 @@ fn doorbells_follow_arm_and_disarm() {
     assert_eq!(b.guest.device_event(), (0, 1), "not for buffers");
 }
 
+/// Once buffers came, their doorbells are not heard any more.
+#[test]
+fn the_wish_for_buffers_is_taken_back() {
+    for (features, stated, after) in [(0, (0, 0), (0, 1)), (EVENT, (0x8000, 2), (0x8000, 2))] {
+        let mut b = rx(16, features);
+        assert_eq!(b.guest.device_event(), (0, 1));
+        assert!(!b.net.want_room());
+        assert_eq!(b.guest.device_event(), stated);
+        assert_eq!(b.push(&[&frame(1, 60)]), 0);
+        assert_eq!(b.guest.device_event(), stated);
+        b.guest.offer(0, 2000);
+        assert_eq!(b.push(&[&frame(1, 60)]), 1);
+        assert_eq!(b.guest.device_event(), after, "an event passes by itself");
+    }
+}
+
 /// Every place that a driver may name, in every ring of up to five, for every number of buffers
 /// used: it is interrupted if that place is among them.
 #[test]
