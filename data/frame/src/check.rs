@@ -8,9 +8,15 @@ use crate::headers::{ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_RA
 use crate::headers::{ICMPV6, TCP, UDP, is_tag};
 use crate::{Gso, HEAD, Headers, MAX_PACKET, Network, Offload, Reason};
 
-/// Least payload of a TCP segment: Linux' `TCP_MIN_SND_MSS`, for the same reason (CVE-2019-11478
-/// made hosts cut a frame into thousands of segments).
-const MIN_TCP_SEGMENT: u16 = 48;
+/// Payload of TCP segments of which any frame may consist: Linux' `TCP_MIN_SND_MSS`, for the same
+/// reason (CVE-2019-11478 made hosts cut a frame into thousands of segments).
+const USUAL_TCP_SEGMENT: usize = 48;
+
+/// The least that Linux sends: it takes up to 40 bytes of options off after that bound.
+const MIN_TCP_SEGMENT: usize = 8;
+
+/// Most segments of a TCP frame, whatever their size.
+const MAX_TCP_SEGMENTS: usize = MAX_PACKET.div_ceil(USUAL_TCP_SEGMENT);
 
 const MAX_UDP_SEGMENTS: usize = 128; // Most segments of a UDP frame (Linux' `UDP_MAX_SEGMENTS`).
 
@@ -91,7 +97,8 @@ impl Offload {
         let size = usize::from(self.gso_size);
         let enough = match self.gso {
             Gso::Udp => size > 0 && payload.div_ceil(size) <= MAX_UDP_SEGMENTS,
-            _ => self.gso_size >= MIN_TCP_SEGMENT,
+            _ if size >= USUAL_TCP_SEGMENT => true,
+            _ => size >= MIN_TCP_SEGMENT && payload.div_ceil(size) <= MAX_TCP_SEGMENTS,
         };
         if !enough {
             return Err(Reason::BadOffload);

@@ -5,7 +5,7 @@ use super::packet::Packet;
 use crate::{Offloads, Reason};
 
 /// The smallest segment of TCP that is believed, and the most segments of UDP.
-const LEAST_TCP: usize = 48;
+const LEAST_TCP: usize = 8;
 const MOST_UDP: usize = 128;
 
 /// Every payload of up to 260 bytes, cut into segments of every size: all of it comes out, once, in
