@@ -49,8 +49,11 @@ pub enum MemoryError {
          ext4, xfs, btrfs or f2fs"
     )]
     Remote,
-    #[error("{0:#x} bytes of guest memory are more than is left for one VM beside the others")]
-    TooMuch(u64),
+    #[error(
+        "{bytes:#x} bytes of guest memory in {regions} regions are more than is left for one VM \
+         beside the others"
+    )]
+    TooMuch { bytes: u64, regions: u64 },
     #[error("no region of {size:#x} bytes at guest address {gpa:#x} is known")]
     Unknown { gpa: u64, size: u64 },
     #[error("a dirty log of {0} bytes is empty or too large")]
@@ -121,7 +124,7 @@ impl Memory {
         if desc.size == 0 {
             return Err(vmlan_ram::MapError::BadSize { size: 0, offset: desc.offset }.into());
         }
-        self.check(desc.size)?;
+        self.check(desc.size, 1)?;
         let (mapping, inside) = map_file(fd, desc.offset, desc.size, self.files)?;
         Ok(Region::new(desc.gpa, desc.size, desc.uva, inside, mapping)?)
     }
@@ -132,13 +135,14 @@ impl Memory {
         &self,
         table: Vec<(RegionDesc, Descriptor)>,
     ) -> Result<Vec<Region>, MemoryError> {
-        self.check(sum(table.iter().map(|(desc, _)| desc.size)))?;
+        self.check(sum(table.iter().map(|(desc, _)| desc.size)), table.len() as u64)?;
         table.into_iter().map(|(desc, fd)| self.region(desc, fd)).collect()
     }
 
-    /// Refuses more bytes than this VM may have.
-    fn check(&self, bytes: u64) -> Result<(), MemoryError> {
-        if self.share.may_have(bytes) { Ok(()) } else { Err(MemoryError::TooMuch(bytes)) }
+    /// Refuses more than this VM may have.
+    fn check(&self, bytes: u64, regions: u64) -> Result<(), MemoryError> {
+        let fits = self.share.may_have(bytes, regions);
+        if fits { Ok(()) } else { Err(MemoryError::TooMuch { bytes, regions }) }
     }
 
     /// Replaces all regions, if they make a map.
@@ -147,9 +151,9 @@ impl Memory {
     /// [`MemoryError`]: nothing has changed.
     pub fn replace(&mut self, regions: Vec<Region>) -> Result<(), MemoryError> {
         Map::new(regions.clone(), None)?;
-        let bytes = sum(regions.iter().map(Region::size));
-        if !self.share.take(bytes) {
-            return Err(MemoryError::TooMuch(bytes));
+        let (bytes, count) = (sum(regions.iter().map(Region::size)), regions.len() as u64);
+        if !self.share.take(bytes, count) {
+            return Err(MemoryError::TooMuch { bytes, regions: count });
         }
         self.regions = regions;
         Ok(())
@@ -175,7 +179,7 @@ impl Memory {
         let at = at.ok_or(MemoryError::Unknown { gpa: desc.gpa, size: desc.size })?;
         self.regions.remove(at);
         // Less than before is never refused.
-        let _ = self.share.take(self.bytes());
+        let _ = self.share.take(self.bytes(), self.regions.len() as u64);
         Ok(())
     }
 
@@ -236,7 +240,9 @@ mod tests {
             };
             Memory::default().regions((0..8).map(region).collect())
         };
-        assert!(matches!(table(2 << 40), Err(MemoryError::TooMuch(n)) if n == 16 << 40));
+        assert!(
+            matches!(table(2 << 40), Err(MemoryError::TooMuch { bytes, .. }) if bytes == 16 << 40)
+        );
         let tried = table(1 << 30);
         assert!(matches!(tried, Err(MemoryError::NotRam)), "{tried:?}");
     }

@@ -30,8 +30,9 @@ use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::fixup::go_on;
 
-/// Mappings that can be guarded at once in this process (each VM needs 1 to 8).
-pub const SLOTS: usize = 8192;
+/// Mappings that can be guarded at once in this process (each VM needs 1 to 8). Who may have how
+/// many is decided in `attach/address_space.rs`.
+pub const SLOTS: usize = 16_384;
 
 #[derive(Debug)]
 struct Slot {
@@ -82,7 +83,7 @@ fn without_file_limit(make: impl FnOnce() -> rustix::io::Result<()>) -> io::Resu
     let limit = getrlimit(Resource::Fsize);
     if limit.maximum.is_some_and(|most| most < SPAN * SLOTS as u64) {
         return Err(io::Error::other(
-            "files may not be large enough here for a sparse one of 2^59 bytes, which takes the \
+            "files may not be large enough here for a sparse one of 2^60 bytes, which takes the \
              place of guest memory that vanishes: lift the limit (ulimit -f unlimited, \
              LimitFSIZE=infinity)",
         ));

@@ -57,7 +57,7 @@ impl DmaError {
             Self::TooMany => libc::ENOSPC,
             Self::Unknown { .. } => libc::ENOENT,
             Self::Flags(_) => libc::ENOTSUP,
-            Self::Memory(MemoryError::TooMuch(_)) => libc::ENOMEM,
+            Self::Memory(MemoryError::TooMuch { .. }) => libc::ENOMEM,
             _ => libc::EINVAL,
         }
     }
