@@ -98,7 +98,8 @@ struct Debt {
 /// a thousand watches takes as long.
 const SUSPECT: Duration = Duration::from_micros(100);
 
-/// One that takes longer is charged in part even if it is quick when it is repeated.
+/// One that takes longer is charged in part even if it is quick when it is repeated. It is also the
+/// most that the look at a kick's watches may take: a port's thread may not do that often.
 const LONG: Duration = Duration::from_micros(500);
 
 /// How long to look closely, in nanoseconds. The first slow write is not measured: a peer gets one
@@ -179,7 +180,7 @@ impl InterruptCost {
         let crowd = (0..TRIALS).all(|_| {
             let before = clocks.thread_time();
             act();
-            clocks.thread_time().saturating_sub(before) > SUSPECT
+            clocks.thread_time().saturating_sub(before) > LONG
         });
         if crowd {
             self.set_broken();
@@ -308,8 +309,8 @@ mod tests {
         }
     }
 
-    /// An interrupt of the host's that falls into a write of ours is not the peer's doing. There may
-    /// be many, each much shorter than that.
+    /// An interrupt of the host's that falls into a write of ours is not the peer's doing. There
+    /// may be many, each much shorter than that.
     #[test]
     fn soft_interrupts_of_the_host_end_no_connection() {
         let (clocks, cost) = (Simulated::default(), InterruptCost::default());

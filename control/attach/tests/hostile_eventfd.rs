@@ -91,8 +91,8 @@ fn workers_watch_one_descriptor_of_ours_whatever_a_front_end_kicks() {
     assert!(!rings(&epoll), "the kick of one that has gone");
 }
 
-/// When an epoll is added to one that a worker watches, the worker waits for as long as the crowd is
-/// large on what is in it. How much is too much is judged in simulated time, where it is counted.
+/// When an epoll is added to one that a worker watches, the worker waits for as long as the crowd
+/// is large on what is in it. How much is too much is judged in simulated time.
 #[test]
 fn a_crowd_on_a_kick_costs_its_own_port() {
     let f = Fixture::new();

@@ -44,8 +44,8 @@ const NOTIFY_PAUSE: Duration = Duration::from_millis(1);
 const HALF: Duration = Duration::from_millis(10);
 
 pub struct Served {
-    /// Dropped before the connection is shut down: when the front end hears of that, nobody is at work
-    /// in its memory any more.
+    /// Dropped before the connection is shut down: when the front end hears of that, nobody is at
+    /// work in its memory any more.
     session: Session,
     connection: Connection<Frames>,
     /// Messages whose effects the holder knows.
