@@ -185,8 +185,8 @@ impl Keeping {
 }
 
 /// A socket to listen at, or a keeper for who connects: that of a switch which has died, if what
-/// was `held` of it is of use, with the client that it had. All that is returned are duplicates, and
-/// `held` is closed: what the port's thread closes later is closed by nobody here.
+/// was `held` of it is of use, with the client that it had. All that is returned are duplicates,
+/// and `held` is closed: what the port's thread closes later is closed by nobody here.
 pub fn open(
     held: Option<(Held, Asked)>,
     hold: Option<&Arc<dyn Hold>>,

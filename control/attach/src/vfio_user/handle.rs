@@ -95,7 +95,7 @@ pub struct VfioUser {
     waker: Arc<Waker>,
     silencer: Option<Silencer>,
     /// Told once it has gone on with a client that was held.
-    adoption: Option<mpsc::Receiver<()>>,
+    adoption: Option<Mutex<mpsc::Receiver<()>>>,
     config: Config,
 }
 
@@ -145,7 +145,7 @@ impl VfioUser {
         let (tell, told) = wait;
         let thread = PortThread::spawn("vfio-user", Arc::clone(&waker), move || server.run(&tell));
         let thread = thread.map_err(AttachError::Thread)?;
-        let adoption = adopted.then_some(told);
+        let adoption = adopted.then(|| Mutex::new(told));
         Ok(Self { shared, thread, keeper, file, waker, silencer, adoption, config })
     }
 
@@ -219,6 +219,7 @@ impl VfioUser {
     /// than until `end`.
     pub fn wait_for_adoption(&mut self, end: Instant) {
         if let Some(told) = self.adoption.take() {
+            let told = told.into_inner().unwrap_or_else(PoisonError::into_inner);
             let _ = told.recv_timeout(end.saturating_duration_since(Instant::now()));
         }
     }

@@ -28,7 +28,7 @@ pub struct VhostUser {
     standing: Arc<Standing>,
     silencer: Option<Silencer>,
     /// Told once it has gone on with a client that was held.
-    adoption: Option<mpsc::Receiver<()>>,
+    adoption: Option<Mutex<mpsc::Receiver<()>>>,
     config: Config,
 }
 
@@ -70,7 +70,7 @@ impl VhostUser {
         );
         let thread = PortThread::spawn("vhost-user", waker, move || server.run(&tell));
         let thread = thread.map_err(AttachError::Thread)?;
-        let adoption = adopted.then_some(told);
+        let adoption = adopted.then(|| Mutex::new(told));
         Ok(Self { port, thread, keeper, file, details, standing, silencer, adoption, config })
     }
 
@@ -103,6 +103,7 @@ impl VhostUser {
     /// than until `end`.
     pub fn wait_for_adoption(&mut self, end: Instant) {
         if let Some(told) = self.adoption.take() {
+            let told = told.into_inner().unwrap_or_else(PoisonError::into_inner);
             let _ = told.recv_timeout(end.saturating_duration_since(Instant::now()));
         }
     }

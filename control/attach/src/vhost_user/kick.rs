@@ -286,12 +286,12 @@ mod tests {
     #[test]
     fn only_kicks_that_are_taken_away_are_counted_unasked() {
         let (kicks, counters) = (Kicks::new(1).unwrap(), Counters::default());
-        let [one, two] = [kick(), kick()];
-        kicks.set(&[(0, one.clone())], &counters).unwrap();
+        let (cost, [one, two]) = (InterruptCost::default(), [kick(), kick()]);
+        kicks.set(&[(0, one.clone())], &counters, &cost).unwrap();
         eventfd::signal(one.fd.as_fd());
-        kicks.set(&[(0, one), (0, two.clone())], &counters).unwrap();
+        kicks.set(&[(0, one), (0, two.clone())], &counters, &cost).unwrap();
         assert_eq!(counters.input.notifications.get(), 0);
-        kicks.set(&[(0, two)], &counters).unwrap();
+        kicks.set(&[(0, two)], &counters, &cost).unwrap();
         assert_eq!(counters.input.notifications.get(), 1);
     }
 

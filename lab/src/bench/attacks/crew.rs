@@ -178,7 +178,7 @@ fn attack_for_ever(attack: &Attack, peer: &Peer<'_>) {
     }
 }
 
-/// Uses so much of a core, a stretch of time at once; what it could not have at once it takes later.
+/// Uses so much of a core, in stretches. What it could not have at once it takes later.
 fn burn(share: f64, stretch: Duration) {
     let (begin, mut until) = (Instant::now(), Duration::ZERO);
     loop {
