@@ -76,6 +76,22 @@ fn refused(switch: &Switch, binary: &Path, said: &[&str]) {
     assert_eq!(pid(switch), before);
 }
 
+/// The next switch would not get what the holder has.
+#[test]
+fn a_switch_of_another_user_is_not_touched() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
+    let own = env!("CARGO_BIN_EXE_vmlan");
+    let nobody = ["setpriv", "--reuid=65534", "--clear-groups", own];
+    let mut switch = Switch::within(dir, &nobody, &HELD, &[NIC]);
+    refused(&switch, Path::new(own), &["was not touched", "as user 65534", "sudo -u '#65534'"]);
+    switch.ask(&["stop", "--for-good"]);
+    assert_eq!(switch.wait(), Some(0));
+}
+
 fn script(switch: &Switch, text: &str) -> PathBuf {
     let path = switch.path("script");
     std::fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();

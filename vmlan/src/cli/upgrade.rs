@@ -38,6 +38,7 @@ pub(super) fn run(args: &UpgradeArgs) -> Result<(), Failure> {
     let client = args.api.client()?;
     let old: ProcessInfo = client.get("/v1/process")?;
     check_old(&old)?;
+    check_user(&client, &old)?;
     let own = std::env::current_exe()
         .map_err(|e| Failure::Failed(format!("cannot find this program: {e}")))?;
     let program = match &args.binary {
@@ -108,6 +109,22 @@ fn check_old(old: &ProcessInfo) -> Result<(), Failure> {
         return Ok(());
     };
     Err(Failure::Failed(format!("the switch (process {}) was not touched: {why}", old.pid)))
+}
+
+/// Whether the next switch, which runs as whoever asks, would be of the same user. Otherwise it would
+/// not get what is held, nor would the old program again.
+fn check_user(client: &Client, old: &ProcessInfo) -> Result<(), Failure> {
+    let peer = rustix::net::sockopt::socket_peercred(&client.connect()?);
+    let user =
+        peer.map_err(|e| Failure::Failed(format!("cannot tell whose switch it is: {e}")))?.uid;
+    if user == rustix::process::geteuid() {
+        return Ok(());
+    }
+    let (pid, user) = (old.pid, user.as_raw());
+    Err(Failure::Failed(format!(
+        "the switch (process {pid}) was not touched: it runs as user {user}: run this as that user \
+         (sudo -u '#{user}' vmlan upgrade ...)"
+    )))
 }
 
 /// Names of ports that run now and that `next` is not going to have.
