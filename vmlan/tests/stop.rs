@@ -147,7 +147,8 @@ fn one_that_does_not_come_up_is_replaced_by_the_old_program() {
     let switch = Switch::with(&HELD, &[NIC], &[]);
     let last = Last(&switch);
     let intent = format!(r#"{{"api":"{}","holds":true,"ports":["vm1"]}}"#, switch.api());
-    for end in ["exit 1", "kill -9 $$"] {
+    // Nor does Ctrl-C leave nobody, or the end of a terminal.
+    for end in ["exit 1", "kill -9 $$", "kill -INT $PPID; kill -HUP $PPID; exit 1"] {
         let before = pid(last.0);
         let next = script(last.0, &format!("echo '{intent}' >&0; read begin <&0; {end}"));
         let out = last.0.run(&["upgrade", "--binary", next.to_str().unwrap()]);

@@ -7,10 +7,12 @@
 use std::fs::File;
 use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Instant;
 
 use clap::Args;
 use serde_json::json;
+use signal_hook::consts::{SIGHUP, SIGINT};
 
 use super::ApiArgs;
 use super::stop::{Life, stop};
@@ -66,7 +68,7 @@ pub(super) fn run(args: &UpgradeArgs) -> Result<(), Failure> {
         return Err(Failure::Failed(text));
     }
     let since = Instant::now();
-    if let Err(failure) = stop(&client, false).and_then(|_| life.end(&old)) {
+    if let Err(failure) = end_old(&client, &old, &life) {
         next.end();
         return Err(failure);
     }
@@ -92,6 +94,22 @@ pub(super) fn run(args: &UpgradeArgs) -> Result<(), Failure> {
         old.pid,
         log.path.display()
     ))
+}
+
+/// Has the running switch end, and waits for that. From here on whoever ended this program would
+/// leave nobody to serve.
+fn end_old(client: &Client, old: &ProcessInfo, life: &Life) -> Result<(), Failure> {
+    for signal in [SIGINT, SIGHUP] {
+        signal_hook::flag::register(signal, Arc::default())
+            .map_err(|e| Failure::Failed(format!("cannot handle signals: {e}")))?;
+    }
+    stop(client, false)?;
+    // It ends for sure, and must have a successor then.
+    while life.end(old).is_err() {
+        let pid = old.pid;
+        eprintln!("vmlan: process {pid} is still ending: `kill -9 {pid}` leaves its VMs, too");
+    }
+    Ok(())
 }
 
 /// Whether the running switch can be replaced so that its VMs do not notice.
