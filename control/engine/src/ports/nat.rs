@@ -254,6 +254,12 @@ impl Nat {
         self.close();
     }
 
+    /// Begins to close: a gateway that was taken over may keep its port's thread.
+    pub(super) fn stop(&mut self) {
+        self.link.stop();
+        self.vm.stop();
+    }
+
     /// Ends the gateway, then the port.
     pub(super) fn close(&mut self) {
         self.link.close();

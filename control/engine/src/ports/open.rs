@@ -347,6 +347,7 @@ impl Opened {
         match self {
             Self::Vm(p) => p.leave(),
             Self::Nic(p) => p.leave(),
+            Self::Nat(p) => p.stop(),
             #[cfg(any(test, feature = "fuzz"))]
             Self::Given(p) => p.note("leave"),
             // Nobody can keep their threads.
@@ -374,6 +375,7 @@ impl Opened {
             Self::Nic(p) => p.stop(),
             Self::Stream(p) => p.stop(),
             Self::Pcap(p) => p.stop(),
+            Self::Nat(p) => p.stop(),
             // Nobody can keep their threads.
             _ => {}
         }

@@ -101,6 +101,14 @@ impl Link {
 
     /// Ends the gateway, and the thread.
     pub(super) fn close(&mut self) {
+        self.stop();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+
+    /// Begins to do so.
+    pub(super) fn stop(&self) {
         let mut state = self.shared.lock();
         state.closing = true;
         if let Some(line) = &state.line {
@@ -108,9 +116,6 @@ impl Link {
         }
         drop(state);
         self.shared.changed.notify_all();
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
     }
 }
 
