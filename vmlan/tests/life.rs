@@ -321,3 +321,23 @@ fn an_idle_nic_wakes_nobody_unless_its_doorbells_are_mapped() {
     let (least, most) = wakes("vfio-user:@/n.sock,doorbell=mapped,poll_idle=20ms");
     assert!(least <= 55.0 && most > 0.0, "about 50 looks: {least} to {most}");
 }
+
+/// Whether descriptors are passed on the kernel decides by the limit of who sends them.
+#[test]
+fn keepers_may_have_as_many_files_open_as_their_switch() {
+    let low = ["sh", "-c", "ulimit -Sn 256; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_vmlan")];
+    let switch = Switch::within(tempfile::tempdir().unwrap(), &low, &[], &TWO);
+    let read = |path: String| std::fs::read_to_string(path).unwrap();
+    let (mut all, mut seen) = (vec![switch.pid()], 0);
+    while seen < all.len() {
+        let pid = all[seen];
+        let limits = read(format!("/proc/{pid}/limits"));
+        let files = limits.lines().find_map(|line| line.strip_prefix("Max open files")).unwrap();
+        let both: Vec<_> = files.split_whitespace().take(2).collect();
+        assert_eq!(both[0], both[1], "{}", read(format!("/proc/{pid}/comm")));
+        let children = read(format!("/proc/{pid}/task/{pid}/children"));
+        all.extend(children.split_whitespace().map(|pid| pid.parse::<u32>().unwrap()));
+        seen += 1;
+    }
+    assert!(seen >= 6, "two keepers, two spawners, a starter");
+}
