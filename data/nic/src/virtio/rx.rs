@@ -117,9 +117,9 @@ impl Net<RxState> {
                     // Shared: those that were held back are counted by another thread.
                     counters.output.notifications.add_shared(1);
                 }
-                // Others may wait for room still, and their doorbell was sent or is being. If the
-                // driver decides on it just now and sees no wish, they sleep to the end of their
-                // wait: this push has earned them another.
+                // Another worker may sleep until the driver rings for those buffers. If the driver
+                // looks only now, and sees no wish, that worker sleeps to the end of its wait. It
+                // drops nothing then: what this push delivers earns the receiver another wait.
                 if !slot.state.starved {
                     queue.disarm_if_met();
                 }
