@@ -129,8 +129,8 @@ fn check_old(old: &ProcessInfo) -> Result<(), Failure> {
     Err(Failure::Failed(format!("the switch (process {}) was not touched: {why}", old.pid)))
 }
 
-/// Whether the next switch, which runs as whoever asks, would be of the same user. Otherwise it would
-/// not get what is held, nor would the old program again.
+/// Whether the next switch, which runs as whoever asks, would be of the same user. Otherwise it
+/// would not get what is held, nor would the old program again.
 fn check_user(client: &Client, old: &ProcessInfo) -> Result<(), Failure> {
     let peer = rustix::net::sockopt::socket_peercred(&client.connect()?);
     let user =
