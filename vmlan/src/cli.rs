@@ -8,7 +8,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::exit::Failure;
 use crate::output::with_api;
-use crate::{load, pktgen, stack, top};
+use crate::{load, pktgen, stack, systemd, top};
 use vmlan_api::Client;
 use vmlan_config::address::AddressError;
 use vmlan_config::api_path::default_path;
@@ -297,7 +297,10 @@ pub fn main() -> ExitCode {
     shell::complete();
     let Cli { api, mut command } = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(e) => return wrong_usage(&e),
+        Err(e) => {
+            systemd::failed_start(e.use_stderr() && systemd::has_kept());
+            return wrong_usage(&e);
+        }
     };
     let api = match command.api() {
         // `vmlan port list --api PATH` goes before `vmlan --api PATH port list`.

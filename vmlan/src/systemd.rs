@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
+use std::time::Duration;
 
 use listenfd::ListenFd;
 use rustix::net::{AddressFamily, SocketType};
@@ -58,6 +59,18 @@ fn notify_socket() -> Option<OsString> {
 /// A service manager has started this process, and waits to be told how far it is.
 pub(crate) fn is_service() -> bool {
     notify_socket().is_some()
+}
+
+/// How long a start takes that fails while the service manager keeps NICs of VMs. After 5 starts
+/// within 10 seconds systemd gives up (`StartLimitBurst=`; our units say 10), and lets them go: a
+/// mistake in a file or an option must not use these up.
+const FAILED_START: Duration = Duration::from_millis(2500);
+
+/// A start has failed; something is `kept`.
+pub(crate) fn failed_start(kept: bool) {
+    if kept {
+        std::thread::sleep(FAILED_START);
+    }
 }
 
 /// It gives this process what a switch before has had it keep.

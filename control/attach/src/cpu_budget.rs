@@ -183,10 +183,12 @@ impl<'c> Debt<'c> {
         count(&self.crowd.frameless, &mut self.frameless, self.unearned > AT_ONCE);
     }
 
-    /// How many want what this one wants.
+    /// How many want what this one wants. Those whose accesses move no frames have a part of their
+    /// own, and take nothing from those that do.
     fn others(&self) -> u32 {
         let more = match self.work {
             Work::SettingUp => self.member.active(),
+            Work::Registers(_) if !self.frameless => 0,
             Work::Registers(_) => self.crowd.frameless.load(Ordering::Relaxed),
         };
         self.crowd.busy().max(more)
@@ -523,6 +525,8 @@ mod tests {
         let honest = guest(19, 10).used();
         assert!(honest.abs_diff(self::used(2, 19)) <= 20, "{honest} ms");
         assert_eq!(Guest { others: 0, ..guest(0, NEVER) }.used(), 20_000, "alone");
+        let beside = Guest { others: 0, ..guest(19, 10) };
+        assert_eq!(beside.used(), self::used(2, 0), "beside those that have used up their part");
     }
 
     #[test]

@@ -117,9 +117,9 @@ impl Default for AcceptPause {
 }
 
 impl AcceptPause {
-    /// From now on, for `time`.
+    /// From now on, for `time` at least: a longer pause stays.
     pub fn begin(&mut self, time: Duration) {
-        self.until = Some(Instant::now() + time);
+        self.until = self.until.max(Some(Instant::now() + time));
     }
 
     /// One was found, at a port that has moved so many frames. After too many there is a pause.
@@ -168,6 +168,15 @@ mod tests {
             })
         };
         assert_eq!((found(0), found(1)), (Some(16), Some(64)));
+    }
+
+    #[test]
+    fn a_short_pause_does_not_end_a_long_one() {
+        let mut pause = AcceptPause::default();
+        pause.begin(PENALTY);
+        pause.begin(Duration::from_millis(1));
+        pause.end_if_due(Instant::now() + PENALTY / 2);
+        assert!(pause.is_on());
     }
 
     /// However many peers keep their ports' threads, a switch ends.

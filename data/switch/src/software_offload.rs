@@ -2,7 +2,9 @@
 //! software first (checksums, segments) in a batch of our own, which still borrows the sender's
 //! payload.
 
-use vmlan_frame::{Batch, Finisher, FrameView, Offloads, Port, Reason};
+use std::cell::Cell;
+
+use vmlan_frame::{BATCH, Batch, Finisher, FrameView, Offloads, Port, Reason};
 
 use crate::frame_lists;
 
@@ -30,10 +32,11 @@ impl Finished {
 
     /// As [`Port::push`], for frames of which some need more than the receiver `takes`. If it
     /// cannot be waited for (`may_wait`), it gets as many segments of a frame as it has room for.
+    /// A guest that leaves one of its lanes full costs the frames of its other lanes nothing.
     pub(crate) fn push(
         &mut self,
         batch: &Batch<'_>,
-        list: &[u16],
+        list: &mut [u16],
         (port, takes): (&dyn Port, Offloads),
         may_wait: bool,
     ) -> usize {
@@ -41,14 +44,31 @@ impl Finished {
         let (frames, lanes) = (Batch::take(&mut self.frames), port.lanes() > 1);
         let whole = if may_wait { WHOLE } else { 1 };
         let mut out = Out { frames, port, whole, lane: 0, rooms: [None; LANES], lost: 0 };
-        let fits = |i: &&u16| {
-            let i = usize::from(**i);
+        // Those dealt with move to the front, over places that were read before; the others are
+        // kept aside. A lane that was once too full gets no more: frames would overtake others.
+        let list = Cell::from_mut(list).as_slice_of_cells();
+        let (mut places, mut full) = (list.iter(), 0u64);
+        let (mut rest, mut held) = ([0; BATCH], 0);
+        for number in list.iter().map(Cell::get) {
+            let i = usize::from(number);
             if lanes {
                 out.lane = port.lane_for(batch, i);
             }
-            batch.frame(i).is_none_or(|f| out.add(&f, takes))
-        };
-        let done = list.iter().take_while(fits).count();
+            let bit = 1 << (out.lane % LANES);
+            let fits = full & bit == 0 && batch.frame(i).is_none_or(|f| out.add(&f, takes));
+            let place = if fits { places.next() } else { None };
+            if let Some(place) = place {
+                place.set(number);
+            } else {
+                full |= bit;
+                if let Some(place) = rest.get_mut(held) {
+                    *place = number;
+                }
+                held += 1;
+            }
+        }
+        let done = list.len() - places.len();
+        places.zip(rest).for_each(|(place, number)| place.set(number));
         out.flush();
         self.lost += out.lost;
         out.frames.give_back(&mut self.frames);

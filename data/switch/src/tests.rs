@@ -23,6 +23,8 @@ struct Fake {
     rx: Mutex<Vec<Vec<u8>>>,
     room: AtomicUsize,
     up: AtomicBool,
+    /// How often somebody asked whether it is up.
+    looks: AtomicUsize,
     /// What is still to be done to the frames it sends.
     offload: Mutex<Offload>,
     counters: Counters,
@@ -74,6 +76,7 @@ impl Port for Fake {
         self.room.load(Ordering::Relaxed)
     }
     fn is_up(&self) -> bool {
+        self.looks.fetch_add(1, Ordering::Relaxed);
         self.up.load(Ordering::Relaxed)
     }
     fn arm(&self, _: usize) -> bool {
@@ -107,6 +110,7 @@ fn world(n: usize, options: Options) -> World {
             rx: Mutex::default(),
             room: AtomicUsize::new(usize::MAX),
             up: AtomicBool::new(true),
+            looks: AtomicUsize::new(0),
             offload: Mutex::default(),
             counters: Counters::default(),
         })

@@ -70,19 +70,20 @@ impl Pass<'_> {
             if let Some((mirror, interface)) = source {
                 mirror.capture(*interface, false, &frame, dropped);
             }
-            let delivered = |port: PortId| {
-                let Some((mirror, interface)) = watcher(port) else { return };
-                if source.is_none_or(|(m, _)| !Arc::ptr_eq(m, mirror)) {
+            let (receivers, to_many) = match self.state.ways.get(i) {
+                Some(Way::To(port)) if dropped.is_none() => (std::slice::from_ref(port), false),
+                Some(Way::Flood) => (self.table.members(), true),
+                _ => continue,
+            };
+            for port in receivers {
+                // Most ports are not captured: that is asked first, it costs less.
+                let Some((mirror, interface)) = watcher(*port) else { continue };
+                if source.is_some_and(|(m, _)| Arc::ptr_eq(m, mirror)) {
+                    continue;
+                }
+                if !to_many || self.flooded(batch, i, *port) {
                     mirror.capture(*interface, true, &frame, None);
                 }
-            };
-            match self.state.ways.get(i) {
-                Some(Way::To(port)) if dropped.is_none() => delivered(*port),
-                Some(Way::Flood) => {
-                    let all = self.table.members().iter();
-                    all.filter(|p| self.flooded(batch, i, **p)).for_each(|p| delivered(*p));
-                }
-                _ => {}
             }
         }
     }
@@ -135,7 +136,12 @@ impl Pass<'_> {
         } else if batch.needs() == Offloads::NONE || takes.covers(batch.needs()) {
             entry.port.push(batch, allowed)
         } else {
-            self.state.out.finished.push(batch, allowed, (&*entry.port, takes), false)
+            let finished = &mut self.state.out.finished;
+            let done = finished.push(batch, allowed, (&*entry.port, takes), false);
+            // Else it would be charged to the next receiver, and shorten the time that others wait
+            // for that one.
+            finished.take_lost();
+            done
         };
         let (copied, lost) = allowed.split_at(done.min(allowed.len()));
         if !lost.is_empty() {

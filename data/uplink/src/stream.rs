@@ -303,6 +303,10 @@ impl Port for StreamPort {
         lock(&self.outbox).room()
     }
 
+    fn room_in(&self, _: usize, wanted: usize) -> usize {
+        lock(&self.outbox).room_in(wanted)
+    }
+
     fn is_up(&self) -> bool {
         self.up.load(Ordering::Acquire)
     }

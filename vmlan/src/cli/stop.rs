@@ -12,6 +12,7 @@ use serde_json::json;
 use super::ApiArgs;
 use crate::exit::Failure;
 use crate::output::{print, print_json};
+use vmlan_api::client::ClientError;
 use vmlan_api::{Client, HowToStop};
 use vmlan_engine::info::ProcessInfo;
 
@@ -51,8 +52,8 @@ pub(super) fn run(args: &StopArgs) -> Result<(), Failure> {
 }
 
 /// Asks the switch to end.
-pub(super) fn stop(client: &Client, for_good: bool) -> Result<ProcessInfo, Failure> {
-    Ok(client.send(&Method::POST, "/v1/stop", &HowToStop { for_good })?)
+pub(super) fn stop(client: &Client, for_good: bool) -> Result<ProcessInfo, ClientError> {
+    client.send(&Method::POST, "/v1/stop", &HowToStop { for_good })
 }
 
 /// Of a switch.

@@ -1,7 +1,6 @@
 //! `vmlan switch`: its arguments and its help.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use clap::Args;
 
@@ -14,11 +13,6 @@ use vmlan_config::cpu_list::CpuList;
 use vmlan_config::file::{self, Config, OnOff, SwitchTable};
 use vmlan_config::human_text::folded;
 use vmlan_config::settings::{Settings, Supervision};
-
-/// How long a start takes that fails while the service manager keeps NICs of VMs. After 5 starts
-/// within 10 seconds systemd gives up (`StartLimitBurst=`; our units say 10), and lets them go: a
-/// file with a mistake must not use these up.
-const FAILED_START: Duration = Duration::from_millis(2500);
 
 #[derive(Debug, Args)]
 pub(super) struct SwitchArgs {
@@ -95,10 +89,7 @@ pub(super) fn run(args: SwitchArgs) -> Result<(), Failure> {
         return settings.and_then(|_| print("ok\n"));
     }
     let done = settings.and_then(serve::run);
-    if done.is_err() && kept {
-        std::thread::sleep(FAILED_START);
-    }
-    done
+    done.inspect_err(|_| systemd::failed_start(kept))
 }
 
 impl SwitchArgs {

@@ -5,6 +5,7 @@
 //! the old program does again.
 
 use std::fs::File;
+use std::io::Write as _;
 use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,6 +21,7 @@ use crate::exit::Failure;
 use crate::output::{print, print_json};
 use crate::successor::{Intent, Successor, canonical};
 use crate::switch_log::SwitchLog;
+use vmlan_api::client::ClientError;
 use vmlan_api::{Client, PortList};
 use vmlan_engine::info::ProcessInfo;
 
@@ -103,11 +105,15 @@ fn end_old(client: &Client, old: &ProcessInfo, life: &Life) -> Result<(), Failur
         signal_hook::flag::register(signal, Arc::default())
             .map_err(|e| Failure::Failed(format!("cannot handle signals: {e}")))?;
     }
-    stop(client, false)?;
-    // It ends for sure, and must have a successor then.
+    if let Err(refused @ ClientError::Refused { .. }) = stop(client, false) {
+        return Err(refused.into());
+    }
+    // It ends, even if its answer was lost, and must have a successor then. Nobody may be there to
+    // read this.
     while life.end(old).is_err() {
         let pid = old.pid;
-        eprintln!("vmlan: process {pid} is still ending: `kill -9 {pid}` leaves its VMs, too");
+        let text = format!("process {pid} is still ending: `kill -9 {pid}` leaves its VMs, too");
+        let _ = writeln!(std::io::stderr(), "vmlan: {text}");
     }
     Ok(())
 }

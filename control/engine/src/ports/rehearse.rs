@@ -1,5 +1,8 @@
 //! What can be known of a port before the one that runs is closed for it.
 
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
 use vmlan_attach::{Place, could_listen};
 use vmlan_frame::error_chain;
 
@@ -23,7 +26,10 @@ impl Ports {
             _ => return Ok(()),
         };
         let Some(path) = address.makes() else { return Ok(()) };
-        let own = self.entries.iter().any(|e| e.address.makes() == Some(path));
+        // Its directory may have two names.
+        let file = |path: &Path| path.metadata().ok().map(|m| (m.dev(), m.ino()));
+        let same = |p: &Path| p == path || file(p).is_some_and(|p| file(path) == Some(p));
+        let own = self.entries.iter().filter_map(|e| e.address.makes()).any(same);
         could_listen(Place { path, mode, group }, own).map_err(|e| {
             let text = forbidden(address).unwrap_or_else(|| error_chain(&e));
             Refusal::new(Cause::Failed, format!("port {name}: {text}"))

@@ -47,7 +47,7 @@ impl IdleRings {
     pub(super) fn rang(&mut self, traffic: Traffic, behind: u64, now: u64) {
         self.pay(traffic, behind, now);
         if !std::mem::take(&mut self.moved) {
-            let behind = behind.max(1);
+            let behind = if self.is_far_behind(now) { behind.max(1) } else { 1 };
             self.owed = (self.owed + EACH * behind).min(EACH * (BURST + behind));
         }
     }
@@ -142,6 +142,14 @@ mod tests {
         assert_eq!(heard(1, 10_000, |n| Traffic { from: 0, to: n }), all, "rings for buffers");
         let many = heard(20, 100_000, |n| Traffic { from: n / 4, to: 0 });
         assert_eq!(many, 20 * all / 10);
+    }
+
+    /// Neighbours that ring without end do not make its own rings count for more.
+    #[test]
+    fn who_is_not_behind_has_all_its_rings_beside_floods() {
+        let mut rings = IdleRings::default();
+        (0..64).for_each(|_| rings.rang(Traffic::default(), 20, 0));
+        assert!(!rings.changes(0) && !rings.is_muted());
     }
 
     #[test]

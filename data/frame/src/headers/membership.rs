@@ -106,20 +106,23 @@ impl Headers {
     /// True of a query that every host has to answer, and that its NIC does not filter.
     fn is_general(&self, head: &[u8]) -> Option<bool> {
         let (from, to) = self.addresses(head)?;
-        let header = head.get(self.l3..self.l4)?;
+        let header_bytes = head.get(self.l3..self.l4)?;
         let message = head.get(self.l4..self.l3 + self.ip_len)?;
         let (mac, sound, mut sum, group) = if self.network == Network::Ipv4 {
             let mut header_sum = Checksum::new();
-            header_sum.add(header);
-            let header = header_sum.folded() == 0xffff && header.get(8) == Some(&1);
+            header_sum.add(header_bytes);
+            let header = header_sum.folded() == 0xffff && header_bytes.get(8) == Some(&1);
             // RFC 1122 section 3.2.1.3.
             let source = matches!(from, [1..=126 | 128..=223, ..] | [0, 0, 0, 0]);
-            let sound = header && source && !self.detour && to == [224, 0, 0, 1];
+            // RFC 3376 section 9.1: of later versions than the first some hosts want the alert.
+            let first = message.len() == 8 && message.get(1) == Some(&0);
+            let alert = first || alerts_routers_v4(header_bytes);
+            let sound = header && alert && source && !self.detour && to == [224, 0, 0, 1];
             ([1, 0, 0x5e, 0, 0, 1], sound, Checksum::new(), 4..8)
         } else {
             // RFC 3810 section 6.2.
             let source = matches!(from, [0xfe, 0x80..=0xbf, ..]);
-            let sound = source && to == ALL_NODES && alerts_routers(header);
+            let sound = source && to == ALL_NODES && alerts_routers(header_bytes);
             let sum = Checksum::pseudo_header(head, self, message.len())?;
             ([0x33, 0x33, 0, 0, 0, 1], sound, sum, 8..24)
         };
@@ -138,6 +141,12 @@ impl Headers {
     fn is_hidden(&self) -> bool {
         !self.later && (self.l4 == 0 || self.l4 > self.l3 + self.ip_len)
     }
+}
+
+/// True of an IPv4 header with the option that the alert is (RFC 2113), among others of four bytes.
+fn alerts_routers_v4(header: &[u8]) -> bool {
+    let options = header.get(20..).unwrap_or_default();
+    options.chunks(4).any(|option| option == [0x94, 4, 0, 0])
 }
 
 /// ff02::1.

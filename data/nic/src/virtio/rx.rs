@@ -117,9 +117,11 @@ impl Net<RxState> {
                     // Shared: those that were held back are counted by another thread.
                     counters.output.notifications.add_shared(1);
                 }
-                // Another worker may sleep until the driver rings for those buffers. If the driver
-                // looks only now, and sees no wish, that worker sleeps to the end of its wait. It
-                // drops nothing then: what this push delivers earns the receiver another wait.
+                // Another worker may sleep until the driver rings for those buffers. A driver that
+                // publishes its index with each buffer, and looks whether to ring at the end of a
+                // refill, may find the wish gone through the whole refill: a push in between takes
+                // it back. Then that worker sleeps to the end of its wait (10 ms at most). It drops
+                // nothing: what this push delivers earns the receiver another wait.
                 if !slot.state.starved {
                     queue.disarm_if_met();
                 }

@@ -16,7 +16,7 @@ impl Pass<'_> {
             return self.for_all(batch, run, domain, None);
         }
         for i in run {
-            let cast = self.look(batch, i, domain);
+            let cast = self.look(batch, i, domain, true);
             self.for_all(batch, i..i + 1, domain, Some(cast));
         }
     }
@@ -28,16 +28,19 @@ impl Pass<'_> {
         !(self.table.teams() || snooped())
     }
 
-    /// Whom frame `i` is for, as far as multicast groups decide. Hears what it says about them.
-    fn look(&self, batch: &Batch<'_>, i: usize, domain: Domain) -> Cast {
+    /// Whom frame `i` is for, as far as multicast groups decide. `hears`: what it says about them
+    /// is noted. Once for a frame: to hear a query takes a look at all ports.
+    fn look(&self, batch: &Batch<'_>, i: usize, domain: Domain, hears: bool) -> Cast {
         if !self.table.snoops() || !batch.macs(i).0.is_group() {
             return Cast::All;
         }
         let (policy, snooping) = (&*self.entry.policy, &self.switch.snooping);
         let vlan = (&policy.vlan, domain);
         let (cast, said) = snooping.look(batch_frame(batch, i), vlan, self.now);
-        let asks_all = || self.is_for_all_joined(batch, i, domain);
-        snooping.hear(said, (self.source, policy), domain, asks_all, self.now);
+        if hears {
+            let asks_all = || self.is_for_all_joined(batch, i, domain);
+            snooping.hear(said, (self.source, policy), domain, asks_all, self.now);
+        }
         cast
     }
 
@@ -45,10 +48,8 @@ impl Pass<'_> {
     fn is_for_all_joined(&self, batch: &Batch<'_>, i: usize, domain: Domain) -> bool {
         self.table.members().iter().copied().all(|port| {
             let joined = self.table.get(port).is_some_and(|e| e.policy.joined_only);
-            match self.floods_to(port, domain).filter(|_| joined) {
-                Some(may) => may && self.gets(batch, i, port, Cast::All),
-                None => true,
-            }
+            let gets = |may| may && self.gets(batch, i, port, Cast::All);
+            !joined || self.floods_to(port, domain).is_none_or(gets)
         })
     }
 
@@ -95,7 +96,7 @@ impl Pass<'_> {
     /// True if frame `i`, which was for all, has gone to `port`.
     pub(crate) fn flooded(&self, batch: &Batch<'_>, i: usize, port: PortId) -> bool {
         let domain = self.state.domains.get(i).copied().unwrap_or_default();
-        let gets = || self.gets(batch, i, port, self.look(batch, i, domain));
+        let gets = || self.gets(batch, i, port, self.look(batch, i, domain, false));
         self.floods_to(port, domain) == Some(true) && (self.are_alike(batch, i) || gets())
     }
 }

@@ -36,8 +36,12 @@ fn igmp(kind: u8, code: u8, group: [u8; 4]) -> Vec<u8> {
     let to = if kind == 0x11 { [224, 0, 0, 1] } else { group };
     let mut message = [&[kind, code, 0, 0], &group[..]].concat();
     sum(&mut message, 2, 0);
-    v4(to, 2, &message)
+    let frame = v4(to, 2, &message);
+    if kind == 0x11 && code > 0 { with_options(&frame, &ALERT) } else { frame }
 }
+
+/// The IP option that later queries than those of the first version have.
+const ALERT: [u8; 4] = [0x94, 4, 0, 0];
 
 fn query() -> Vec<u8> {
     igmp(0x11, 100, [0; 4])
@@ -234,7 +238,7 @@ fn a_host_is_no_querier() {
     fragment[20] = 0x20;
     assert_eq!(from(&fragment), Err(Reason::MulticastGuard));
     let mut short = query();
-    short.truncate(35);
+    short.truncate(39);
     assert_eq!(from(&short), Err(Reason::MulticastGuard));
     assert_eq!(from(&v4(G, 17, &[0; 8])).map(|c| matches!(c, Cast::Members(_))), Ok(true));
     // Options that push the query to the end of what is looked at, and beyond it.
@@ -368,11 +372,12 @@ fn longer(frame: &[u8], more: &[u8]) -> Vec<u8> {
     changed(frame, |f| f.extend(more))
 }
 
-/// With IP options.
-fn igmp_by(options: &[u8]) -> Vec<u8> {
-    changed(&query(), |f| {
-        f[14] += u8::try_from(options.len() / 4).unwrap();
-        f.splice(34..34, options.iter().copied());
+/// With these IP options.
+fn with_options(frame: &[u8], options: &[u8]) -> Vec<u8> {
+    changed(frame, |f| {
+        let end = 14 + 4 * usize::from(f[14] & 15);
+        f.splice(34..end, options.iter().copied());
+        f[14] = 0x45 + u8::try_from(options.len() / 4).unwrap();
     })
 }
 
@@ -386,7 +391,7 @@ fn a_query_that_some_hosts_do_not_answer_counts_for_nothing() {
         f
     };
     for (what, frame) in [
-        ("checksum", flip(&query(), 36)),
+        ("checksum", flip(&query(), 40)),
         ("header's checksum", flip(&query(), 24)),
         ("to a host", igmp_with(30, &[10, 0, 0, 1])),
         ("to another group", igmp_with(30, &G)),
@@ -398,7 +403,10 @@ fn a_query_that_some_hosts_do_not_answer_counts_for_nothing() {
         ("of a group", igmp(0x11, 100, G)),
         ("of no version", longer(&query(), &[0, 0, 0])),
         ("of sources", longer(&query(), &[0, 0, 0, 1, 10, 0, 0, 1])),
-        ("by a route", igmp_by(&[0x83, 7, 4, 10, 0, 0, 9, 0])),
+        ("by a route", with_options(&query(), &[0x94, 4, 0, 0, 0x83, 7, 4, 10, 0, 0, 9, 0])),
+        ("version 2, no alert", with_options(&query(), &[])),
+        ("version 3, no alert", with_options(&longer(&query(), &[2, 125, 0, 0]), &[])),
+        ("an alert of something else", with_options(&query(), &[0x94, 4, 0, 1])),
         ("checksum", flip(&v6, 64)),
         ("to a host", mld_with(38, &[0xfe, 0x80])),
         ("to another group", mld_query(v6_group(1), [0; 16], 10_000)),
@@ -425,7 +433,7 @@ fn queries_of_all_versions_count() {
         ("version 2", query()),
         ("version 3", longer(&query(), &[2, 125, 0, 0])),
         ("a proxy's", igmp_with(26, &[0; 4])),
-        ("an alert", igmp_by(&[0x94, 4, 0, 0])),
+        ("more options", with_options(&query(), &[1, 1, 1, 1, 0x94, 4, 0, 0])),
         ("version 1", v6.clone()),
         ("version 2", longer(&v6, &[2, 125, 0, 0])),
         ("padding before", mld_with(56, &[1, 0, 5, 2, 0, 0])),

@@ -6,9 +6,9 @@ use crate::policy::{Groups, Member, Reach, Steer, Team};
 const SECOND: u64 = 1_000_000_000;
 
 /// IPv4 from 10.0.0.9 to 224.0.0.1: a query of IGMPv2, about all groups.
-const QUERY: [u8; 42] = [
-    1, 0, 0x5e, 0, 0, 1, 2, 0, 0, 0, 0, 9, 8, 0, 0x45, 0, 0, 28, 0, 0, 0, 0, 1, 2, 0xcf, 0xd6, 10,
-    0, 0, 9, 224, 0, 0, 1, 0x11, 100, 0xee, 0x9b, 0, 0, 0, 0,
+pub(super) const QUERY: [u8; 46] = [
+    1, 0, 0x5e, 0, 0, 1, 2, 0, 0, 0, 0, 9, 8, 0, 0x46, 0, 0, 32, 0, 0, 0, 0, 1, 2, 58, 0xce, 10, 0,
+    0, 9, 0xe0, 0, 0, 1, 0x94, 4, 0, 0, 17, 100, 0xee, 0x9b, 0, 0, 0, 0,
 ];
 
 impl World {

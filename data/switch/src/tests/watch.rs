@@ -254,3 +254,32 @@ fn samples_tell_what_became_of_a_frame() {
     w.breathe(0, 1_000_000_000);
     assert_eq!(seen(&samples), [(4, 2, 60, Fate::Dropped(Reason::ReceiverFull))]);
 }
+
+/// How often ports are looked at when port 0 of 40 sends a query: the first `joined` of the others
+/// get only what they joined, the last `captured` are captured.
+fn looks_at_query(joined: usize, captured: usize) -> usize {
+    let mut w = world(40, Options::default());
+    let notes = Arc::new(Notes::default());
+    let entries = w.ports.iter().enumerate().map(|(i, port)| {
+        let mirror = (i + captured >= 40).then(|| (notes.clone() as Arc<dyn Mirror>, 0));
+        let policy = Policy { joined_only: (1..=joined).contains(&i), ..Policy::default() };
+        Some(Entry { name: "p".into(), port: port.clone(), mirror, policy: Arc::new(policy) })
+    });
+    w.table = Table::new(entries.collect());
+    w.forwarder.grow(&w.table);
+    w.ports[0].tx.lock().unwrap().push(super::multicast::QUERY.to_vec());
+    w.breathe(0, 1);
+    assert_eq!(notes.0.lock().unwrap().len(), captured);
+    w.ports.iter().map(|p| p.looks.load(Ordering::Relaxed)).sum()
+}
+
+/// What a guest's query costs grows with the ports, not with their square, and only those ports
+/// are asked that are captured.
+#[test]
+fn a_query_is_heard_once_however_many_are_captured() {
+    // Each of 39 is looked at to give it the query, and when it takes it.
+    assert_eq!(looks_at_query(1, 0), 39 * 2 + 1, "who gets all need not be asked");
+    assert_eq!(looks_at_query(39, 0), 39 * 2 + 39);
+    assert_eq!(looks_at_query(39, 1), 39 * 2 + 39 + 1);
+    assert_eq!(looks_at_query(39, 39), 39 * 2 + 39 + 39);
+}

@@ -81,6 +81,8 @@ pub(super) struct Outbox {
     thread_waits: bool,
     /// Somebody waits for room: the thread rings when there is some.
     room_wanted: bool,
+    /// Somebody found less room than a packet's segments need: what is there does not count.
+    short: bool,
 }
 
 impl Outbox {
@@ -92,6 +94,7 @@ impl Outbox {
             connected: false,
             thread_waits: false,
             room_wanted: false,
+            short: false,
         }
     }
 
@@ -99,7 +102,7 @@ impl Outbox {
     pub(super) fn set_connected(&mut self, connected: bool) {
         self.full.iter_mut().chain([&mut self.filling]).for_each(Chunk::clear);
         self.free.extend(self.full.drain(..));
-        (self.connected, self.thread_waits) = (connected, false);
+        (self.connected, self.thread_waits, self.short) = (connected, false, false);
     }
 
     /// Copies what there is room for; returns how much of `list` is dealt with, and whether the
@@ -151,9 +154,24 @@ impl Outbox {
         (self.filling.room() + self.free.len() * CHUNK).saturating_sub(CHUNK) / USUAL
     }
 
-    /// True if any frame fits; else the next room is to be told of.
+    /// As [`Outbox::room`], for a worker that waits if it is less than `wanted`.
+    pub(super) fn room_in(&mut self, wanted: usize) -> usize {
+        let room = self.room();
+        self.short |= room < wanted;
+        room
+    }
+
+    /// True if any frame fits, and nobody found that too little; else the next room is to be told
+    /// of.
+    ///
+    /// A worker notes under this lock that it is short and then, under it again, that it wants
+    /// room, while the thread, under it too, takes back a chunk, notes that nobody is short any
+    /// more, and rings if room is wanted: a chunk that comes between the worker's two calls lets
+    /// it look again, and one that comes later rings. Nothing else makes room, and a chunk is
+    /// always on its way, since with all of them here there is room for any packet; so whoever
+    /// sleeps because another worker was short is rung for as well.
     pub(super) fn want_room(&mut self) -> bool {
-        let any = self.room() > 0;
+        let any = self.room() > 0 && !self.short;
         self.room_wanted |= !any;
         any
     }
@@ -162,6 +180,7 @@ impl Outbox {
     pub(super) fn give_back(&mut self, mut chunk: Chunk) -> bool {
         chunk.clear();
         self.free.push(chunk);
+        self.short = false;
         self.room() > 0 && mem::take(&mut self.room_wanted)
     }
 

@@ -26,6 +26,9 @@ const MOST_CORES: usize = 2;
 /// How long a burner works between two sleeps, at least and at most.
 const STRETCH: [Duration; 2] = [Duration::from_micros(20), Duration::from_millis(5)];
 
+/// Of a core. Whoever is to use less uses nothing.
+const LEAST: f64 = 0.0001;
+
 /// What it prints when it begins.
 const READY: &str = "ready";
 
@@ -138,7 +141,9 @@ pub(in crate::bench) fn run(orders: &str) -> Result<(), Failure> {
             Some(Use { cores, sleeps }) => (0..peers.max(MOST_CORES)).for_each(|_| {
                 let share = cores / to_f64(peers.max(MOST_CORES) as u64);
                 let [least, most] = STRETCH.map(|time| time.as_secs_f64());
-                let stretch = Duration::from_secs_f64((cores / sleeps).clamp(least, most));
+                let stretch = Duration::from_secs_f64(
+                    (cores / sleeps.max(f64::MIN_POSITIVE)).clamp(least, most),
+                );
                 s.spawn(move || burn(share, stretch));
             }),
             None => orders.sockets.iter().for_each(|path| {
@@ -180,13 +185,17 @@ fn attack_for_ever(attack: &Attack, peer: &Peer<'_>) {
 
 /// Uses so much of a core, in stretches. What it could not have at once it takes later.
 fn burn(share: f64, stretch: Duration) {
+    // As the control of attackers who only wait: it must not use what they do not.
+    if share < LEAST {
+        return;
+    }
     let (begin, mut until) = (Instant::now(), Duration::ZERO);
     loop {
         until += stretch;
         while cpu_time() < until {
             (0..1000).for_each(|_| std::hint::spin_loop());
         }
-        let due = until.div_f64(share.clamp(0.001, 1.0));
+        let due = until.div_f64(share.min(1.0));
         std::thread::sleep(due.saturating_sub(begin.elapsed()));
     }
 }
@@ -196,4 +205,19 @@ fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     let part = |n: i64| u64::try_from(n).unwrap_or(0);
     Duration::from_secs(part(time.tv_sec)) + Duration::from_nanos(part(time.tv_nsec))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_to_use_nothing_of_the_processor_ends_at_once() {
+        let (ended, end) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            burn(0.0, STRETCH[0]);
+            ended.send(())
+        });
+        assert!(end.recv_timeout(PATIENCE).is_ok(), "it burns for ever");
+    }
 }

@@ -13,9 +13,11 @@ use super::sockets;
 use super::stack::{Sizes, Stack, Wire};
 use crate::link;
 
-/// How long a connection may be silent, and one that the server has ended (RFC 5382, REQ-5).
+/// How long a connection may be silent (RFC 5382).
 const IDLE: Duration = Duration::from_secs(2 * 3600 + 240);
-const HALF_CLOSED: Duration = Duration::from_secs(240);
+/// The same of one that its guest has begun, once the server has said its last. A client of a
+/// forward, on the other hand, may say its last and then wait for hours.
+const ENDED: Duration = Duration::from_secs(240);
 /// Rounds of copying before others have their turn.
 const ROUNDS: usize = 8;
 
@@ -56,6 +58,8 @@ pub(crate) struct Tcp {
     seed: u64,
     readable: bool,
     writable: bool,
+    /// It came by a forward.
+    incoming: bool,
     /// The server said its last.
     ended: bool,
     /// The guest did, and the server knows.
@@ -87,7 +91,7 @@ impl Tcp {
     ) -> Self {
         let stack = Stack::call(own, to, sizes, seed, wire, now);
         let mut new = Self::new(Guest::Talks(Box::new(stack)), host, own, (sizes, seed), now);
-        (new.readable, new.writable) = (true, true);
+        (new.readable, new.writable, new.incoming) = (true, true, true);
         new
     }
 
@@ -106,6 +110,7 @@ impl Tcp {
             seed,
             readable: false,
             writable: false,
+            incoming: false,
             ended: false,
             shut: false,
             parted: false,
@@ -128,8 +133,8 @@ impl Tcp {
 
     /// When it has been silent for too long.
     fn end(&self) -> Instant {
-        let half_closed = self.ended && matches!(self.guest, Guest::Talks(_));
-        self.last + if half_closed { HALF_CLOSED } else { IDLE }
+        let ended = self.ended && !self.incoming && matches!(self.guest, Guest::Talks(_));
+        self.last + if ended { ENDED } else { IDLE }
     }
 
     /// Has the host's half arrived?

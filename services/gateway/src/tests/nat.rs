@@ -401,6 +401,15 @@ fn forward_leads(at: &str, to: &str, seen: IpAddr) {
     let mut got = [0; 5];
     client.read_exact(&mut got).unwrap();
     assert_eq!(&got, b"hello");
+    // It may say its last, and wait for an answer that takes the guest an hour.
+    client.shutdown(std::net::Shutdown::Write).unwrap();
+    exchange(&mut lan, &mut port, &mut guest);
+    lan.now += 3_600_000;
+    exchange(&mut lan, &mut port, &mut guest);
+    guest.sockets.get_mut::<tcp::Socket>(handle).send_slice(b"there").unwrap();
+    exchange(&mut lan, &mut port, &mut guest);
+    client.read_exact(&mut got).unwrap();
+    assert_eq!(&got, b"there");
 }
 
 /// However much comes for one guest, its neighbour waits for one turn of one flow of it at most.

@@ -72,6 +72,10 @@ fn workers_do_not_touch_the_peers_socket() {
     let f = frame(1, 1514);
     let list = [(&f[..], Offload::NONE); 100];
     let mut pushed = 0;
+    while port.room() >= 45 {
+        pushed += push(&port, &list[..1]);
+    }
+    assert!(port.room_in(0, 45) > 0 && !port.want_room(), "some, but too little: it sleeps");
     loop {
         let n = push(&port, &list);
         pushed += n;
@@ -125,6 +129,49 @@ fn room_that_was_promised_is_there() {
         }
     }
     assert!(promised > 1000);
+}
+
+/// A packet of many segments finds some room, but too little, at a peer that hardly reads: its
+/// worker is not to spin until a chunk was sent, nor to miss it.
+#[test]
+fn who_finds_too_little_room_sleeps_until_there_is_more() {
+    let (bytes, output) = (frame(1, 1514), Direction::default());
+    let mut batch = Batch::new();
+    batch.add_parts(&bytes[..14], [Slice::from_bytes(&bytes[14..])], Offload::NONE).unwrap();
+    let fill = |outbox: &mut Outbox| {
+        while outbox.room() >= 45 {
+            assert_eq!(outbox.push(&batch, &[0], &output).0, 1);
+        }
+        assert!(outbox.room() > 0);
+    };
+    let mut outbox = Outbox::new();
+    outbox.set_connected(true);
+    assert!(outbox.room_in(128) >= 128, "with all chunks here there is room for any packet");
+    fill(&mut outbox);
+    let room = outbox.room();
+    assert_eq!((outbox.room_in(room), outbox.want_room()), (room, true), "enough");
+
+    assert_eq!((outbox.room_in(45), outbox.want_room()), (room, false));
+    assert_eq!((outbox.room_in(1), outbox.want_room()), (room, false), "others take nothing back");
+    let chunk = outbox.take().unwrap();
+    assert!(outbox.give_back(chunk), "somebody is to be rung for");
+    assert!(outbox.room_in(45) >= 45 && outbox.want_room());
+
+    // Between the two calls.
+    fill(&mut outbox);
+    let chunk = outbox.take().unwrap();
+    assert!(outbox.room_in(45) < 45);
+    assert!(!outbox.give_back(chunk), "nobody sleeps yet");
+    assert!(outbox.want_room(), "so that one looks again");
+
+    // Its peer goes, or another one comes.
+    for connected in [false, true] {
+        outbox.set_connected(true);
+        fill(&mut outbox);
+        assert!(outbox.room_in(45) < 45);
+        outbox.set_connected(connected);
+        assert!(outbox.want_room());
+    }
 }
 
 #[test]

@@ -19,8 +19,8 @@ impl Nat {
             return (false, false);
         };
         let Body::Tcp(tcp) = &mut flow.body else { return (false, false) };
-        tcp.end_if_idle(io.now);
         let had = tcp.buffers();
+        tcp.end_if_idle(io.now);
         let mut wire = Wire::new(io.link, ends, io.setup.mtu, &mut self.scratch);
         let standing = tcp.turn(&mut wire, io.now);
         let less = had.saturating_sub(tcp.buffers());
