@@ -318,9 +318,10 @@ fn a_port_that_is_being_changed_keeps_no_worker_awake() {
         let pulse = || w.shared.slots[0].pulse.load(Ordering::SeqCst);
         let (begin, before) = (Instant::now(), pulse());
         std::thread::sleep(Duration::from_millis(200));
+        until("it looks now and then", || pulse() - before >= 4);
         let rounds = (pulse() - before) / 2;
         let most = 2 + u64::try_from(begin.elapsed().as_millis()).unwrap();
-        assert!((2..=most).contains(&rounds), "{rounds} rounds, {most} at most");
+        assert!(rounds <= most, "{rounds} rounds, {most} at most");
         port.changing.store(false, Ordering::SeqCst);
         until("found", || b.rx.load(Ordering::SeqCst) == round);
     }
