@@ -172,8 +172,11 @@ impl Station {
         let begin = look();
         std::thread::sleep(time);
         let end = look();
-        // Whatever was seen: it would disturb the next cell.
-        let stop = "cd /proc/net/pktgen && echo stop > pgctrl && cat eth0";
+        // Whatever was seen: it would disturb the next cell. Its thread says "Starting" until it has
+        // seen the wish to stop.
+        let stop = "cd /proc/net/pktgen && echo stop > pgctrl && n=0
+             until grep -q pps eth0 || [ $n -ge 100 ]; do sleep 0.05; n=$((n + 1)); done
+             cat eth0";
         let said = self.guests.first_mut().map(|guest| guest.sh(stop)).transpose()?;
         let said = said.unwrap_or_default();
         let rate = said.split_whitespace().find_map(|word| word.strip_suffix("pps"));
