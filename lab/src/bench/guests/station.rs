@@ -172,8 +172,8 @@ impl Station {
         let begin = look();
         std::thread::sleep(time);
         let end = look();
-        // Whatever was seen: it would disturb the next cell. Its thread says "Starting" until it has
-        // seen the wish to stop.
+        // Whatever was seen: it would disturb the next cell. Its thread says "Starting" until it
+        // has seen the wish to stop.
         let stop = "cd /proc/net/pktgen && echo stop > pgctrl && n=0
              until grep -q pps eth0 || [ $n -ge 100 ]; do sleep 0.05; n=$((n + 1)); done
              cat eth0";

@@ -38,6 +38,10 @@ pub(super) enum Peer {
     Vmlan,
     /// The same with policies on its ports.
     Policies,
+    /// `NewOvs`, its guest with packed virtqueues.
+    PackedOvs,
+    /// `Vmlan`, its guest with packed virtqueues.
+    Packed,
     /// DPDK's vhost alone: testpmd in io mode, no look-up; what the copying costs.
     Vhost,
     /// The Linux bridge between two TAP devices.
@@ -48,11 +52,13 @@ pub(super) enum Peer {
 
 impl Peer {
     /// In the order of the table.
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 9] = [
         Self::NewOvs,
         Self::Ovs,
         Self::Vmlan,
         Self::Policies,
+        Self::PackedOvs,
+        Self::Packed,
         Self::Vhost,
         Self::Bridge,
         Self::Vde,
@@ -65,6 +71,8 @@ impl Peer {
             Self::Ovs => "ovs-dpdk",
             Self::Vmlan => "vmlan",
             Self::Policies => "policies",
+            Self::PackedOvs => "ovs-packed",
+            Self::Packed => "packed",
             Self::Vhost => "vhost",
             Self::Bridge => "bridge",
             Self::Vde => "vde",
@@ -84,6 +92,8 @@ impl Peer {
                 "vmlan with macs, ips, an access VLAN, limits of bits and frames both ways (far \
                     above the rate)"
             }
+            Self::PackedOvs => "as ovs-dpdk-13, with packed virtqueues (packed_vq=1)",
+            Self::Packed => "as vmlan, with packed virtqueues (packed_vq=1)",
             Self::Vhost => "testpmd io between two net_vhost ports, no look-up; CPU: that process",
             Self::Bridge => {
                 "testpmd net_tap; the kernel bridges in the writer's system call, so CPU is all \
@@ -94,17 +104,23 @@ impl Peer {
         }
     }
 
-    /// Its guest is testpmd, on virtqueues.
-    fn has_virtqueues(self) -> bool {
-        !matches!(self, Self::Bridge | Self::Vde)
+    /// The virtqueues of its guest, if that is testpmd.
+    fn ring(self) -> Option<Ring> {
+        match self {
+            Self::NewOvs | Self::Ovs | Self::Vmlan | Self::Policies | Self::Vhost => {
+                Some(Ring::Split)
+            }
+            Self::PackedOvs | Self::Packed => Some(Ring::Packed),
+            Self::Bridge | Self::Vde => None,
+        }
     }
 
     /// Of hugepages, in MiB: 160 for a testpmd, and Open vSwitch's pool.
     fn hugepages(self) -> u64 {
         match self {
-            Self::NewOvs | Self::Ovs => 832 + 160,
+            Self::NewOvs | Self::Ovs | Self::PackedOvs => 832 + 160,
             Self::Vhost => 2 * 160,
-            Self::Vmlan | Self::Policies | Self::Bridge => 160,
+            Self::Vmlan | Self::Policies | Self::Packed | Self::Bridge => 160,
             Self::Vde => 0,
         }
     }
@@ -187,8 +203,8 @@ impl Rigs<'_> {
         let paused = rig.pause(&stop);
         let found = found.and_then(|figures| paused.map(|()| figures));
         // Nobody uses the cores now.
-        let limit = (raw::has_limit(what.bytes) && what.peer.has_virtqueues())
-            .then(|| limit::frames_per_s(Ring::Split, Guest::Testpmd).ok());
+        let limit = (what.peer.ring().filter(|_| raw::has_limit(what.bytes)))
+            .map(|ring| limit::frames_per_s(ring, Guest::Testpmd).ok());
         let found = found.map(|figures| Figures { limit_frames_per_s: limit.flatten(), ..figures });
         found.map_err(|error| {
             // The next cell starts it anew.

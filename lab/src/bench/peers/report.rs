@@ -27,12 +27,12 @@ const NOTE: &str = "DPDK's testpmd plays two VMs: it has two virtio-user ports o
 type Results<'a> = [(&'a Case, Samples<Figures>)];
 
 /// Goals for vmlan over OVS-DPDK, frames per CPU second; never below 1 at other sizes.
-fn goal(bytes: u32, class: Class) -> f64 {
-    match (bytes, class) {
+fn goal(bytes: u32, class: Class) -> Option<f64> {
+    Some(match (bytes, class) {
         (60, Class::Far) | (1514, _) => 1.5,
         (60, _) => 2.0,
         _ => 1.0,
-    }
+    })
 }
 
 pub(super) fn report(peers: &[Peer], sizes: &[u32], all: &Results<'_>) -> Result<Report, Failure> {
@@ -68,15 +68,19 @@ fn find<'a>(all: &'a Results<'_>, peer: Peer, bytes: u32) -> Option<&'a Samples<
     all.iter().find(|(w, _)| is(w)).map(|(_, samples)| samples)
 }
 
-type Goal = fn(u32, Class) -> f64;
+type Goal = fn(u32, Class) -> Option<f64>;
 type Value = fn(&Figures) -> f64;
 
-/// vmlan over each Open vSwitch, and policies over none: with bytes and goal.
+/// vmlan over each Open vSwitch, policies over none, and packed rings over split ones, which have
+/// no goal: with bytes and goal.
 fn ratios(peers: &[Peer], sizes: &[u32], all: &Results<'_>) -> Vec<(String, u32, Spreads, Goal)> {
     let open = [Peer::NewOvs, Peer::Ovs].into_iter().filter(|base| peers.contains(base));
     let mut pairs: Vec<(Peer, Peer, Value, Goal)> = Vec::new();
-    pairs.extend(open.map(|base| (Peer::Vmlan, base, per_cpu as Value, goal as Goal)));
-    pairs.push((Peer::Policies, Peer::Vmlan, |f| f.frames_per_s, |_, _| POLICIES));
+    let same = open.map(|base| (Peer::Vmlan, base)).chain([(Peer::Packed, Peer::PackedOvs)]);
+    pairs.extend(same.map(|(peer, base)| (peer, base, per_cpu as Value, goal as Goal)));
+    let rings = [(Peer::Packed, Peer::Vmlan), (Peer::PackedOvs, Peer::NewOvs)];
+    pairs.extend(rings.map(|(peer, base)| (peer, base, per_cpu as Value, (|_, _| None) as Goal)));
+    pairs.push((Peer::Policies, Peer::Vmlan, |f| f.frames_per_s, |_, _| Some(POLICIES)));
     let mut found = Vec::new();
     for (peer, base, of, goal) in pairs {
         for &bytes in sizes {
@@ -95,11 +99,12 @@ fn per_cpu(figures: &Figures) -> f64 {
 
 fn goals(peers: &[Peer], sizes: &[u32], all: &Results<'_>) -> Table {
     let mut table = Table::new(
-        "vmlan over the others, frames per CPU second; policies over none, frames",
+        "vmlan over the others and packed over split rings, frames per CPU second; policies over \
+            none, frames",
         &["bytes, class", "ratio", "pairs", "goal"],
     );
     for (what, bytes, ratios, goal) in ratios(peers, sizes, all) {
-        table.rows.extend(goal_rows(&ratios, &what, |class| Some(goal(bytes, class))));
+        table.rows.extend(goal_rows(&ratios, &what, |class| goal(bytes, class)));
     }
     table
 }

@@ -15,6 +15,7 @@ use vmlan_harness::{HarnessError, Launch, NetNs, Pin, Result, Scratch, Stop, fin
 use super::Peer;
 use super::guest::{Guest, MAC};
 use super::testpmd::{Setup, Testpmd};
+use crate::probe::limit::Ring;
 
 /// How long they may take to end.
 const GRACE: Duration = Duration::from_secs(2);
@@ -113,10 +114,12 @@ impl Place<'_> {
     /// When either does not come up.
     pub(super) fn rig(&self, peer: Peer) -> Result<Rig> {
         match peer {
-            Peer::NewOvs => ovs::rig(self, ovs::Build::unpacked()),
-            Peer::Ovs => ovs::rig(self, ovs::Build::installed()),
-            Peer::Vmlan => vmlan::rig(self, false),
-            Peer::Policies => vmlan::rig(self, true),
+            Peer::NewOvs => ovs::rig(self, ovs::Build::unpacked(), Ring::Split),
+            Peer::Ovs => ovs::rig(self, ovs::Build::installed(), Ring::Split),
+            Peer::PackedOvs => ovs::rig(self, ovs::Build::unpacked(), Ring::Packed),
+            Peer::Vmlan => vmlan::rig(self, false, Ring::Split),
+            Peer::Policies => vmlan::rig(self, true, Ring::Split),
+            Peer::Packed => vmlan::rig(self, false, Ring::Packed),
             Peer::Vhost => vhost::rig(self),
             Peer::Bridge => bridge::rig(self),
             Peer::Vde => vde::rig(self),
@@ -135,13 +138,16 @@ impl Place<'_> {
 
     /// testpmd with two virtio-user ports on the sockets `vu0` and `vu1` in `dir`; `listen` where
     /// the switch connects.
-    fn virtio_guest(&self, dir: &Path, listen: bool) -> Result<Testpmd> {
-        let server = u8::from(listen);
+    fn virtio_guest(&self, dir: &Path, listen: bool, ring: Ring) -> Result<Testpmd> {
+        let (server, packed) = (u8::from(listen), u8::from(ring == Ring::Packed));
         let vdevs = [0, 1].map(|i| {
             let path = dir.join(format!("vu{i}"));
             let path = path.display();
             let mac = MAC[i];
-            format!("net_virtio_user{i},path={path},server={server},mac={mac},queue_size=1024")
+            format!(
+                "net_virtio_user{i},path={path},server={server},mac={mac},queue_size=1024,\
+                 packed_vq={packed}"
+            )
         });
         let mut guest = self.testpmd("guest", self.cores[0], None, vdevs)?;
         guest.ready(self.stop)?;
@@ -177,9 +183,11 @@ pub(super) fn check(peer: Peer) -> Result<()> {
     }
     let all = |programs: &[&str]| programs.iter().try_for_each(|program| tool(program).map(|_| ()));
     match peer {
-        Peer::NewOvs => all(&["dpdk-testpmd"]).and_then(|()| ovs::Build::unpacked().check()),
+        Peer::NewOvs | Peer::PackedOvs => {
+            all(&["dpdk-testpmd"]).and_then(|()| ovs::Build::unpacked().check())
+        }
         Peer::Ovs => all(&["dpdk-testpmd"]).and_then(|()| ovs::Build::installed().check()),
-        Peer::Vmlan | Peer::Policies | Peer::Vhost => all(&["dpdk-testpmd"]),
+        Peer::Vmlan | Peer::Policies | Peer::Packed | Peer::Vhost => all(&["dpdk-testpmd"]),
         Peer::Bridge => {
             all(&["dpdk-testpmd", "ip", "nsenter"])?;
             bridge::check()

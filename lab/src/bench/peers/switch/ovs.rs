@@ -7,6 +7,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use vmlan_harness::{HarnessError, NetNs, Pin, Process, Result, Stop, output_of};
 
 use super::{Charged, Place, Rig, Switch, launch, tool};
+use crate::probe::limit::Ring;
 
 /// Debian keeps both builds; `ovs-vswitchd` may be the one without DPDK.
 const DEBIAN: &str = "/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk";
@@ -96,10 +97,10 @@ struct Ovs {
 }
 
 /// OVS with two vhost-user ports; it connects, the guest listens.
-pub(super) fn rig(place: &Place<'_>, build: Build) -> Result<Rig> {
+pub(super) fn rig(place: &Place<'_>, build: Build, ring: Ring) -> Result<Rig> {
     let dir = place.scratch.fresh("ovs")?;
     let switch = Ovs::start(place, &dir, build)?;
-    let guest = place.virtio_guest(&dir, true)?;
+    let guest = place.virtio_guest(&dir, true, ring)?;
     Ok(Rig { guest: Box::new(guest), switch: Box::new(switch) })
 }
 

@@ -4,6 +4,7 @@ use vmlan_harness::{Result, Stop};
 
 use super::super::testpmd::Testpmd;
 use super::{Charged, Place, Rig, Switch};
+use crate::probe::limit::Ring;
 
 struct Vhost(Testpmd);
 
@@ -14,7 +15,7 @@ pub(super) fn rig(place: &Place<'_>) -> Result<Rig> {
         [0, 1].map(|i| format!("net_vhost{i},iface={}", dir.join(format!("vu{i}")).display()));
     let mut switch = place.testpmd("vhost", place.cores[1], None, vdevs)?;
     switch.ready(place.stop)?;
-    let guest = place.virtio_guest(&dir, false)?;
+    let guest = place.virtio_guest(&dir, false, Ring::Split)?;
     Ok(Rig { guest: Box::new(guest), switch: Box::new(Vhost(switch)) })
 }
 

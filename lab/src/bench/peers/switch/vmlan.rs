@@ -9,6 +9,7 @@ use vmlan_harness::{HarnessError, Process, Result, Stop};
 
 use super::super::guest::MAC;
 use super::{Charged, Place, Rig, Switch, launch};
+use crate::probe::limit::Ring;
 
 const START: Duration = Duration::from_secs(10);
 
@@ -27,11 +28,11 @@ fn policies(mac: &str) -> String {
 }
 
 /// vmlan with two vhost-user ports, with policies or without; it listens, the guest connects.
-pub(super) fn rig(place: &Place<'_>, policed: bool) -> Result<Rig> {
+pub(super) fn rig(place: &Place<'_>, policed: bool, ring: Ring) -> Result<Rig> {
     let dir = place.scratch.fresh("vmlan")?;
     let keys = MAC.map(|mac| if policed { policies(mac) } else { String::new() });
     let switch = Vmlan::start(place, &dir, &keys)?;
-    let guest = place.virtio_guest(&dir, false)?;
+    let guest = place.virtio_guest(&dir, false, ring)?;
     Ok(Rig { guest: Box::new(guest), switch: Box::new(switch) })
 }
 
