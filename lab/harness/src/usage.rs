@@ -45,6 +45,23 @@ pub fn run_time(pid: u32) -> Option<Duration> {
     Some(sum)
 }
 
+/// How long each thread of a process, those that still run, wanted a CPU so far, had it or waited
+/// for it; `None` if the process is gone.
+pub fn wanted(pid: u32) -> Option<Vec<(u32, Duration)>> {
+    let mut all = Vec::new();
+    for thread in read_dir(format!("/proc/{pid}/task")).ok()?.flatten() {
+        let id = thread.file_name().to_str().and_then(|id| id.parse().ok());
+        let sched = read_to_string(thread.path().join("schedstat")).ok();
+        let ns = sched.and_then(|text| {
+            let mut columns = text.split_whitespace().map(str::parse::<u64>);
+            Some(columns.next()?.ok()?.saturating_add(columns.next()?.ok()?))
+        });
+        // A thread that ends meanwhile is not a living one.
+        all.extend(id.zip(ns.map(Duration::from_nanos)));
+    }
+    Some(all)
+}
+
 /// Times that threads of a process, those that still run, went to sleep of their own accord; `None`
 /// if the process is gone.
 pub fn sleeps(pid: u32) -> Option<u64> {

@@ -120,6 +120,10 @@ impl Own {
     }
 }
 
+/// How long a worker asks to run at a time, in nanoseconds: the least that Linux gives. Most breaths
+/// are shorter, and on a busy machine who has just been woken waits for less time.
+const SLICE: u64 = 100_000;
+
 /// How much later than asked a timer may end a worker's sleep, in nanoseconds. The kernel's own 50
 /// us are as long as the shortest sleep of a worker with mapped doorbells.
 const TIMER_SLACK: Option<NonZeroU64> = NonZeroU64::new(1_000);
@@ -238,6 +242,8 @@ impl Run {
         if let Some(cpu) = self.cpu {
             keep_to(cpu);
         }
+        // Where it is refused, others run for longer before a worker that was woken.
+        let _ = signal::set_slice(SLICE);
         vmlan_sandbox::enter(vmlan_sandbox::Thread::Worker);
         self.slot.thread.store(signal::this_thread(), Ordering::SeqCst);
         // Where it cannot be set, sleeps last a little longer.

@@ -1,15 +1,15 @@
-//! The attackers' process, and the one that uses as much of the processor and attacks nothing.
+//! The attackers' process, and the one that wants the processor as much and attacks nothing.
 
+use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Gid, Pid, Resource, Rlimit, Signal, Uid};
 use rustix::process::{getrlimit, kill_process, setrlimit};
-use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use vmlan_config::human_text::to_f64;
-use vmlan_harness::usage::{CpuTime, sleeps};
+use vmlan_harness::usage::{CpuTime, sleeps, wanted};
 use vmlan_harness::{Launch, Process, SilentFile};
 
 use super::Attack;
@@ -20,14 +20,15 @@ use crate::native::{PATIENCE, Setup, Stop};
 /// Nobody, who owns nothing.
 const NOBODY: u32 = 65534;
 
-/// One peer's attack may have threads of its own: fewer burners could not use as much.
-const MOST_CORES: usize = 2;
+/// The shortest and the longest time between two sleeps of a burner.
+const CYCLE: [Duration; 2] = [Duration::from_micros(50), Duration::from_millis(100)];
 
-/// How long a burner works between two sleeps, at least and at most.
-const STRETCH: [Duration; 2] = [Duration::from_micros(20), Duration::from_millis(5)];
-
-/// Of a core. Whoever is to use less uses nothing.
+/// Of the time. Whoever is to want a processor for less wants none.
 const LEAST: f64 = 0.0001;
+
+/// Threads that want a processor for less, of the time of the one that wants it most, are not
+/// counted: one that looks now and then whether it is to end.
+const ASIDE: f64 = 0.05;
 
 /// What it prints when it begins.
 const READY: &str = "ready";
@@ -38,25 +39,66 @@ pub(in crate::bench) struct Orders {
     attack: String,
     /// A peer for each of these sockets.
     sockets: Vec<PathBuf>,
-    /// As much of the processor is to be used instead.
-    burn: Option<Use>,
+    /// The processor is to be wanted as much instead.
+    burn: Option<Demand>,
 }
 
-/// What a crew uses of the processor. How it sleeps counts as well: whoever wants a core always
-/// keeps it for longer than one who wakes up for a moment.
+/// What a crew demands of the processors: what it is given is the scheduler's decision. How it
+/// sleeps counts as well: whoever wants a core always keeps it for longer than one who wakes up for
+/// a moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(in crate::bench) struct Use {
-    pub(super) cores: f64,
-    /// Sleeps of its threads in a second, of their own accord.
+pub(in crate::bench) struct Demand {
+    /// Threads that do anything.
+    pub(super) threads: usize,
+    /// The part of the time that each of them has a processor or waits for one.
+    pub(super) wants: f64,
+    /// Sleeps of each in a second, of its own accord.
     pub(super) sleeps: f64,
+}
+
+/// What a crew has done so far.
+pub(super) struct Done {
+    /// CPU time, of threads that have ended too.
+    cpu: Duration,
+    /// Sleeps of threads that run.
+    sleeps: u64,
+    /// How long each of those wanted a processor.
+    wanted: BTreeMap<u32, Duration>,
+    at: Instant,
+}
+
+impl Done {
+    /// Cores used since `before`.
+    pub(super) fn cores(&self, before: &Self) -> f64 {
+        self.cpu.saturating_sub(before.cpu).as_secs_f64() / (self.at - before.at).as_secs_f64()
+    }
+
+    /// What was demanded since `before`.
+    pub(super) fn since(&self, before: &Self) -> Demand {
+        let time = (self.at - before.at).as_secs_f64();
+        let grown = |(id, now): (&u32, &Duration)| {
+            let then = before.wanted.get(id).copied().unwrap_or_default();
+            now.saturating_sub(then).as_secs_f64() / time
+        };
+        let wants: Vec<_> = self.wanted.iter().map(grown).collect();
+        let most = wants.iter().copied().fold(0.0, f64::max);
+        let busy: Vec<_> = wants.into_iter().filter(|w| *w > ASIDE * most).collect();
+        let threads = to_f64(busy.len().max(1) as u64);
+        let sleeps = to_f64(self.sleeps.saturating_sub(before.sleeps));
+        Demand {
+            threads: busy.len(),
+            wants: (busy.iter().sum::<f64>() / threads).min(1.0),
+            sleeps: sleeps / time / threads,
+        }
+    }
 }
 
 /// What a crew does.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Role {
     Attackers,
-    /// Use as much.
-    Burners(Use),
+    /// Want as much.
+    Burners(Demand),
 }
 
 /// One that was started. While it rests its process is stopped, and what it holds stays.
@@ -101,10 +143,14 @@ impl Crew {
         let _ = pid.map(|pid| kill_process(pid, signal));
     }
 
-    /// CPU time so far, of threads that have ended too; and sleeps, of those that run.
-    pub(super) fn used(&self) -> (Duration, u64) {
+    pub(super) fn done(&self) -> Done {
         let pid = self.0.pid();
-        (CpuTime::of(pid).unwrap_or_default().total(), sleeps(pid).unwrap_or(0))
+        Done {
+            cpu: CpuTime::of(pid).unwrap_or_default().total(),
+            sleeps: sleeps(pid).unwrap_or(0),
+            wanted: wanted(pid).unwrap_or_default().into_iter().collect(),
+            at: Instant::now(),
+        }
     }
 
     pub(super) fn alive(&mut self) -> Result<(), Failure> {
@@ -138,13 +184,8 @@ pub(in crate::bench) fn run(orders: &str) -> Result<(), Failure> {
     let peers = orders.sockets.len();
     std::thread::scope(|s| {
         match orders.burn {
-            Some(Use { cores, sleeps }) => (0..peers.max(MOST_CORES)).for_each(|_| {
-                let share = cores / to_f64(peers.max(MOST_CORES) as u64);
-                let [least, most] = STRETCH.map(|time| time.as_secs_f64());
-                let stretch = Duration::from_secs_f64(
-                    (cores / sleeps.max(f64::MIN_POSITIVE)).clamp(least, most),
-                );
-                s.spawn(move || burn(share, stretch));
+            Some(demand) => (0..demand.threads).for_each(|_| {
+                s.spawn(move || burn(demand));
             }),
             None => orders.sockets.iter().for_each(|path| {
                 let silent = silent.as_ref();
@@ -183,28 +224,23 @@ fn attack_for_ever(attack: &Attack, peer: &Peer<'_>) {
     }
 }
 
-/// Uses so much of a core, in stretches. What it could not have at once it takes later.
-fn burn(share: f64, stretch: Duration) {
+/// Wants a core for so much of the time: has it, or waits for it.
+fn burn(Demand { wants, sleeps, .. }: Demand) {
     // As the control of attackers who only wait: it must not use what they do not.
-    if share < LEAST {
+    if wants < LEAST {
         return;
     }
-    let (begin, mut until) = (Instant::now(), Duration::ZERO);
+    let [least, most] = CYCLE.map(|time| time.as_secs_f64());
+    let cycle = (1.0 / sleeps.max(f64::MIN_POSITIVE)).clamp(least, most);
+    let awake = Duration::from_secs_f64(cycle * wants.min(1.0));
+    let asleep = Duration::from_secs_f64(cycle).saturating_sub(awake);
     loop {
-        until += stretch;
-        while cpu_time() < until {
-            (0..1000).for_each(|_| std::hint::spin_loop());
+        let begin = Instant::now();
+        while begin.elapsed() < awake {
+            (0..100).for_each(|_| std::hint::spin_loop());
         }
-        let due = until.div_f64(share.min(1.0));
-        std::thread::sleep(due.saturating_sub(begin.elapsed()));
+        std::thread::sleep(asleep);
     }
-}
-
-/// Of this thread.
-fn cpu_time() -> Duration {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    let part = |n: i64| u64::try_from(n).unwrap_or(0);
-    Duration::from_secs(part(time.tv_sec)) + Duration::from_nanos(part(time.tv_nsec))
 }
 
 #[cfg(test)]
@@ -215,9 +251,26 @@ mod tests {
     fn who_is_to_use_nothing_of_the_processor_ends_at_once() {
         let (ended, end) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
-            burn(0.0, STRETCH[0]);
+            burn(Demand::default());
             ended.send(())
         });
         assert!(end.recv_timeout(PATIENCE).is_ok(), "it burns for ever");
+    }
+
+    /// A thread that looks now and then whether it is to end is no attacker.
+    #[test]
+    fn what_is_demanded_is_what_threads_wanted() {
+        let (at, ms) = (Instant::now(), Duration::from_millis);
+        let done = |sleeps, wanted: &[(u32, u64)], later| Done {
+            cpu: ms(0),
+            sleeps,
+            wanted: wanted.iter().map(|(id, n)| (*id, ms(*n))).collect(),
+            at: at + ms(later),
+        };
+        let before = done(10, &[(1, 5), (2, 100), (3, 100)], 0);
+        let after = done(30, &[(1, 6), (2, 300), (3, 300), (4, 200)], 200);
+        assert_eq!(after.since(&before), Demand { threads: 3, wants: 1.0, sleeps: 100.0 / 3.0 });
+        let idle = done(10, &[(1, 5), (2, 100), (3, 100)], 200);
+        assert_eq!(idle.since(&before), Demand::default());
     }
 }

@@ -1,14 +1,13 @@
-//! One attack: two neighbours beside attackers, and beside a crew that uses as much of the
-//! processor, in turns; then the operator.
+//! One attack: two neighbours beside attackers, and beside a crew that wants the processor as much,
+//! in turns; then the operator.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use vmlan_config::human_text::to_f64;
 
-use super::crew::{Crew, Role, Use};
+use super::crew::{Crew, Demand, Role};
 use super::{Attack, Case};
 use crate::bench::rounds::Cell;
 use crate::failure::Failure;
@@ -36,8 +35,7 @@ pub(super) struct Neighbours {
     pub(super) cpu_switch: f64,
     /// Cores that the crew used.
     pub(super) cpu_crew: f64,
-    /// Sleeps of the crew's threads in a second.
-    pub(super) sleeps_crew: f64,
+    pub(super) demand_crew: Demand,
 }
 
 /// One window beside each crew.
@@ -106,7 +104,7 @@ pub(super) fn measure(
         crew.alive()?;
         Ok(error.to_string())
     };
-    let mut used = Use::default();
+    let mut demand = Demand::default();
     for n in 0..pairs {
         if n >= FEWEST && Instant::now() >= until {
             break;
@@ -122,11 +120,10 @@ pub(super) fn measure(
                         return Ok(seen);
                     }
                 }
-                let Neighbours { cpu_crew: cores, sleeps_crew: sleeps, .. } = pair.attacked;
-                used = Use { cores, sleeps };
+                demand = pair.attacked.demand_crew;
             } else {
                 crew.rest();
-                let burners = control.crew(setup, what, Role::Burners(used))?;
+                let burners = control.crew(setup, what, Role::Burners(demand))?;
                 pair.control = control.window(&burners, time, news)?;
             }
         }
@@ -178,13 +175,12 @@ impl Stage {
         news: News<'_>,
     ) -> Result<Neighbours, Failure> {
         self.lab.pause(LEAD)?;
-        let (begin, before) = (Instant::now(), crew.used());
+        let before = crew.done();
         let rate = self.lab.pkt_gen(Task { bytes: 60, ping: false, sender: &[] }, time, news)?;
         let task = Task { bytes: 60, ping: true, sender: &["-R", PINGS] };
         let trips = self.lab.pkt_gen(task, time, news)?;
-        let (elapsed, after) = (begin.elapsed().as_secs_f64(), crew.used());
-        let cpu_crew = (after.0 - before.0).as_secs_f64() / elapsed;
-        let sleeps_crew = to_f64(after.1.saturating_sub(before.1)) / elapsed;
+        let after = crew.done();
+        let demand_crew = after.since(&before);
         let latency = |field: &str| trips.said.first()?.get("latency")?.get(field)?.as_f64();
         let us = |field: &str| -> Result<f64, Failure> {
             let none = || Failure::Failed("no round trip ended".into());
@@ -195,8 +191,8 @@ impl Stage {
             p50: us("p50_ns")?,
             p99: us("p99_ns")?,
             cpu_switch: rate.window.cpu_switch,
-            cpu_crew,
-            sleeps_crew,
+            cpu_crew: after.cores(&before),
+            demand_crew,
         })
     }
 }

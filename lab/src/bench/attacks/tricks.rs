@@ -227,6 +227,15 @@ pub(super) fn slow_message(peer: &Peer<'_>) -> io::Result<()> {
     Ok(())
 }
 
+/// A guest that does nothing.
+pub(super) fn nothing(peer: &Peer<'_>) -> io::Result<()> {
+    let guest = peer.guest()?;
+    guest.start()?;
+    loop {
+        sleep(WHILE);
+    }
+}
+
 /// Frames of a megabyte, which are passed over.
 pub(super) fn giant_frames(peer: &Peer<'_>) -> io::Result<()> {
     const GIANT: u32 = 1 << 20;
