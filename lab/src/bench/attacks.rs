@@ -245,7 +245,8 @@ const NOTES: [&str; 3] = [
     "Each pair is a window beside the attackers and one beside a control: a process of the same \
      user and niceness, at ports of a switch that nobody attacks, with as many busy threads, each \
      of which wants a processor for as much of the time (has one, or waits for one) and sleeps as \
-     often. cores: what the attackers had. Without the control the figure on a machine with few \
+     often. cores: what the attackers had, and \
+     what the control had. Without the control the figure on a machine with few \
      cores would be the attackers' own use of them, which the host's scheduler has to bound. rate \
      and p99 are medians of such ratios, quartiles in brackets. missed: the better quartile misses \
      the goal too; unclear: only the median does.",
@@ -298,7 +299,9 @@ fn neighbours(all: &Results<'_>) -> Table {
             words(ratio(Pair::kept)),
             words(ratio(Pair::slower)),
             seen.map_or(0, |seen| seen.pairs.len()).to_string(),
-            number(ratio(Pair::cpu_crew).map(|spread| spread.ranks[2])),
+            [Pair::cpu_attackers, Pair::cpu_control]
+                .map(|value| number(ratio(value).map(|spread| spread.ranks[2])))
+                .join(", "),
             seen.map_or("not measured".into(), verdict),
         ]);
     }
@@ -429,7 +432,7 @@ mod tests {
         let all: Vec<_> = cases.iter().zip(samples).collect();
         let report = report(&all, None).unwrap();
         let row = |table: usize, row: usize| report.tables[table].rows[row].join(" | ");
-        let met = "silent-file | 1 | 0.97 [0.97, 0.97] | 1.50 [1.50, 1.50] | 5 | 0.00 | met";
+        let met = "silent-file | 1 | 0.97 [0.97, 0.97] | 1.50 [1.50, 1.50] | 5 | 0.00, 0.00 | met";
         assert_eq!(row(0, 0), met);
         assert_eq!(row(1, 0), "silent-file | 1 | 0.00 | 30.0 | 0.00 | 100");
         assert!(row(0, 1).ends_with("missed: rate, p99, operator"), "{}", row(0, 1));

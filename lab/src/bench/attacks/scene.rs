@@ -55,8 +55,12 @@ impl Pair {
         self.attacked.p99 / self.control.p99
     }
 
-    pub(super) fn cpu_crew(&self) -> f64 {
+    pub(super) fn cpu_attackers(&self) -> f64 {
         self.attacked.cpu_crew
+    }
+
+    pub(super) fn cpu_control(&self) -> f64 {
+        self.control.cpu_crew
     }
 }
 
