@@ -4,6 +4,7 @@
 //! it the peer.
 
 use std::os::fd::AsFd;
+use std::time::Duration;
 
 use rustix::event::PollFlags;
 use rustix::io::Errno;
@@ -16,6 +17,9 @@ use super::read::{Look, Reader};
 use crate::keep::Kept;
 use crate::sys;
 use crate::thread_control::lock;
+
+/// How long the bytes of a peer that sends few at a time are left to gather.
+const GATHER: Duration = Duration::from_millis(1);
 
 pub(super) struct Conversation<'a> {
     port: &'a StreamPort,
@@ -116,6 +120,9 @@ impl<'a> Conversation<'a> {
         }
         let look = self.reader.read(self.socket.as_fd(), self.peeks, &self.port.counters.input);
         self.note(look);
+        if self.reader.is_thin() {
+            self.port.wake.sleep(GATHER);
+        }
         true
     }
 

@@ -23,6 +23,12 @@ pub(super) const FRAMES: usize = 4096;
 /// many fit where one good one does; no peer sends them on purpose.
 pub(super) const PATIENCE: usize = 4096;
 
+/// What a read costs, in bytes that it should bring, unless it completes a frame.
+const THIN: usize = 256;
+
+/// How far a peer may fall behind that: as many reads of a byte as an honest one never needs.
+const MOST_THIN: usize = 64 * THIN;
+
 /// What is known after a look at the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Look {
@@ -64,18 +70,27 @@ pub(super) struct Reader {
     faults: usize,
     /// Bytes read since the worker was given some.
     ahead: usize,
+    /// Bytes that its reads have brought too few.
+    thin: usize,
 }
 
 impl Reader {
     pub(super) fn new() -> Self {
         let (inbox, refused) = (Inbox::new(FRAMES), Refused::default());
-        Self { inbox, skip: 0, refused, faults: 0, ahead: 0 }
+        Self { inbox, skip: 0, refused, faults: 0, ahead: 0, thin: 0 }
     }
 
     /// Forgets what the peer has begun to send.
     pub(super) fn reset(&mut self) {
         self.inbox.clear();
         (self.skip, self.refused, self.faults, self.ahead) = (0, Refused::default(), 0, 0);
+        self.thin = 0;
+    }
+
+    /// True if the peer sends so few bytes at a time that the next read is better put off: each
+    /// costs as much as one that brings many frames.
+    pub(super) fn is_thin(&self) -> bool {
+        self.thin > MOST_THIN
     }
 
     /// True if the worker is to be given something.
@@ -108,10 +123,11 @@ impl Reader {
             Ok(n) => {
                 self.inbox.filled(n);
                 self.ahead += n;
-                match self.cut(input) {
-                    Look::Drained if n == wanted => Look::More,
-                    look => look,
-                }
+                let before = self.inbox.len();
+                let look = self.cut(input);
+                let worth = if self.inbox.len() > before { 2 * THIN.max(n) } else { n };
+                self.thin = (self.thin + THIN).saturating_sub(worth).min(2 * MOST_THIN);
+                if look == Look::Drained && n == wanted { Look::More } else { look }
             }
             Err(Errno::INTR) => Look::More,
             Err(Errno::AGAIN) => Look::Drained,

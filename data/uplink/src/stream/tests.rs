@@ -44,6 +44,28 @@ fn read_frame(peer: &mut UnixStream) -> Vec<u8> {
     bytes
 }
 
+/// Who sends byte by byte is read from less often; who sends a frame at a time, or a long one in
+/// segments of a network, is not.
+#[test]
+fn few_bytes_at_a_time_are_left_to_gather() {
+    let (peer, mut end) = UnixStream::pair().unwrap();
+    let (mut reader, input) = (Reader::new(), Direction::default());
+    let mut thin = |bytes: &[u8], size: usize| {
+        reader.reset();
+        let chunks = bytes.chunks(size).map(|chunk| {
+            end.write_all(chunk).unwrap();
+            reader.read(peer.as_fd(), false, &input);
+            reader.is_thin()
+        });
+        chunks.filter(|thin| *thin).count()
+    };
+    let (long, short) = (framed(&frame(1, 60_000)), framed(&frame(1, 60)));
+    assert_eq!(thin(&long, 1448), 0);
+    assert_eq!(thin(&short.repeat(2000), 32), 0, "each frame in two parts");
+    assert!(thin(&long, 1) > long.len() - 100);
+    assert!(thin(&long, 100) > long.len() / 100 - 120);
+}
+
 #[test]
 fn frames_pass_both_ways_in_batches() {
     let (_dir, stream, mut peer) = connected();
