@@ -120,8 +120,8 @@ impl Own {
     }
 }
 
-/// How long a worker asks to run at a time, in nanoseconds: the least that Linux gives. Most breaths
-/// are shorter, and on a busy machine who has just been woken waits for less time.
+/// How long a worker asks to run at a time, in nanoseconds: the least that Linux gives. Most
+/// breaths are shorter, and on a busy machine who has just been woken waits for less time.
 const SLICE: u64 = 100_000;
 
 /// How much later than asked a timer may end a worker's sleep, in nanoseconds. The kernel's own 50
