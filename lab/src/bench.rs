@@ -5,6 +5,7 @@
 //! makes a [`Report`] of them. Ratios are taken within a round and a class ([`crate::alike`]). Each
 //! bench has a budget of time: what is not measured by then is named, and left out.
 
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -372,9 +373,78 @@ fn nothing(args: &BenchArgs, about: &Circumstances) -> Result<(), Failure> {
 
 /// Writes a whole file, and the directory it is in if there is none.
 pub(crate) fn write(path: &Path, text: &str) -> Result<(), Failure> {
-    let parent = path.parent().filter(|p| !p.as_os_str().is_empty() && !p.exists());
-    let made = parent.map_or(Ok(()), std::fs::create_dir_all);
-    made.and_then(|()| std::fs::write(path, text)).map_err(|e| {
-        Failure::Failed(format!("{}: {e}: name a file that can be written", path.display()))
-    })
+    let made = std::fs::create_dir_all(directory(path));
+    made.and_then(|()| std::fs::write(path, text)).map_err(|e| unwritable(path, &e))
+}
+
+fn unwritable(path: &Path, e: &std::io::Error) -> Failure {
+    Failure::Failed(format!("{}: {e}: name a file that can be written", path.display()))
+}
+
+fn directory(path: &Path) -> &Path {
+    path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// Makes the text of a file that several benches write to from its old text, which is `None` where
+/// there is no file. One bench at a time: the directory is locked. Whoever reads meanwhile, or
+/// after a crash, finds the old file or the new one whole.
+fn change(
+    path: &Path,
+    make: impl FnOnce(Option<&str>) -> Result<String, Failure>,
+) -> Result<(), Failure> {
+    let unwritable = |e| unwritable(path, &e);
+    std::fs::create_dir_all(directory(path)).map_err(unwritable)?;
+    // A link stays one.
+    let path = &std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let lock = std::fs::File::open(directory(path)).map_err(unwritable)?;
+    lock.lock().map_err(unwritable)?;
+    let old = match std::fs::read_to_string(path) {
+        Ok(text) => Some(text),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => None,
+        Err(e) => return Err(unwritable(e)),
+    };
+    let text = make(old.as_deref())?;
+    let beside = path.with_added_extension("new");
+    std::fs::write(&beside, text).map_err(unwritable)?;
+    if let Ok(about) = std::fs::metadata(path) {
+        // Root may measure in somebody else's directory. An owner who cannot be kept is no matter.
+        let _ = std::os::unix::fs::chown(&beside, Some(about.uid()), Some(about.gid()));
+        std::fs::set_permissions(&beside, about.permissions()).map_err(unwritable)?;
+    }
+    std::fs::rename(&beside, path).map_err(unwritable)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read as _;
+
+    use super::*;
+
+    #[test]
+    fn a_file_of_several_benches_is_changed_by_one_at_a_time_and_as_a_whole() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("docs/results.md");
+        let is_locked = || {
+            let other = std::fs::File::open(directory(&path)).unwrap();
+            matches!(other.try_lock(), Err(std::fs::TryLockError::WouldBlock))
+        };
+        let put = |text: &str, expected: Option<&str>| {
+            change(&path, |old| {
+                assert_eq!(old, expected);
+                assert!(is_locked());
+                Ok(text.to_owned())
+            })
+        };
+        put("one", None).unwrap();
+        let mut reader = std::fs::File::open(&path).unwrap();
+        put("two", Some("one")).unwrap();
+        let mut seen = String::new();
+        reader.read_to_string(&mut seen).unwrap();
+        assert_eq!(seen, "one", "it was written over");
+        let failed = Failure::Failed("no".into());
+        assert_eq!(change(&path, |_| Err(failed.clone())), Err(failed));
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "two");
+        assert!(!is_locked());
+        assert_eq!(std::fs::read_dir(directory(&path)).unwrap().count(), 1, "nothing is left");
+    }
 }

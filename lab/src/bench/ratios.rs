@@ -52,11 +52,15 @@ impl Line {
 
 /// All lines of a file.
 pub(super) fn read(path: &Path) -> Result<Vec<Line>, Failure> {
-    let wrong = |e: &dyn std::fmt::Display| {
-        Failure::Failed(format!("{}: {e}: name a file that bench --ratios wrote", path.display()))
-    };
-    let text = std::fs::read_to_string(path).map_err(|e| wrong(&e))?;
-    serde_json::from_str(&text).map_err(|e| wrong(&e))
+    parsed(path, &std::fs::read_to_string(path).map_err(|e| wrong(path, &e))?)
+}
+
+fn parsed(path: &Path, text: &str) -> Result<Vec<Line>, Failure> {
+    serde_json::from_str(text).map_err(|e| wrong(path, &e))
+}
+
+fn wrong(path: &Path, e: &dyn std::fmt::Display) -> Failure {
+    Failure::Failed(format!("{}: {e}: name a file that bench --ratios wrote", path.display()))
 }
 
 /// Replaces what the file has of this bench.
@@ -65,9 +69,17 @@ pub(super) fn put(
     about: &Circumstances,
     ratios: &[(String, Spreads)],
 ) -> Result<(), Failure> {
-    let mut all = if path.exists() { read(path)? } else { Vec::new() };
-    all.retain(|line| line.bench() != about.bench);
-    all.push(Line::Origin(Origin {
+    super::change(path, |old| {
+        let mut all = old.map_or(Ok(Vec::new()), |text| parsed(path, text))?;
+        all.retain(|line| line.bench() != about.bench);
+        all.push(Line::Origin(origin(about)));
+        all.extend(lines(about.bench, ratios).map(Line::Ratio));
+        text(&all)
+    })
+}
+
+fn origin(about: &Circumstances) -> Origin {
+    Origin {
         bench: about.bench.into(),
         date: output_of("date", &["-u", "+%Y-%m-%d"]).unwrap_or_default().trim().into(),
         machine: about.machine.to_string(),
@@ -76,9 +88,7 @@ pub(super) fn put(
         seconds: about.seconds,
         took_seconds: about.took.as_secs_f64().round(),
         missing: about.missing.clone(),
-    }));
-    all.extend(lines(about.bench, ratios).map(Line::Ratio));
-    super::write(path, &text(&all)?)
+    }
 }
 
 /// An object for each class.

@@ -24,26 +24,33 @@ pub(super) fn put(
     section: &str,
     long: Option<&str>,
 ) -> Result<(), Failure> {
-    let fail = |e: &dyn std::fmt::Display| Failure::Failed(format!("{}: {e}", path.display()));
-    let mut text = match std::fs::read_to_string(path) {
-        Ok(text) => text,
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => String::new(),
-        Err(e) => return Err(fail(&e)),
-    };
+    super::change(path, |old| {
+        changed(old.unwrap_or_default(), about, section, long)
+            .map_err(|why| Failure::Failed(format!("{}: {why}", path.display())))
+    })
+}
+
+fn changed(
+    old: &str,
+    about: &Circumstances,
+    section: &str,
+    long: Option<&str>,
+) -> Result<String, String> {
+    let mut text = old.to_owned();
     let long_name = format!("{}, long", about.bench);
     for (name, section) in [(about.bench, Some(section)), (&long_name, long)] {
         // What stood there is of another run.
         let section = section.or_else(|| text.contains(&begin(name)).then_some(""));
         let Some(section) = section else { continue };
-        text = put_one(&text, name, &wrapped(section)).map_err(|e| fail(&e))?;
+        text = put_one(&text, name, &wrapped(section))?;
     }
     if text.contains(&begin(MACHINE)) {
         // What stood there before may be of another commit.
-        text = put_one(&text, MACHINE, "").map_err(|e| fail(&e))?;
+        text = put_one(&text, MACHINE, "")?;
         let machine = machine(about, &commits(&text));
-        text = put_one(&text, MACHINE, &wrapped(&machine)).map_err(|e| fail(&e))?;
+        text = put_one(&text, MACHINE, &wrapped(&machine))?;
     }
-    super::write(path, &text)
+    Ok(text)
 }
 
 fn put_one(text: &str, name: &str, section: &str) -> Result<String, String> {

@@ -1,6 +1,8 @@
 //! Hugepages for DPDK: raised for the run, restored afterwards.
 
-use std::fs;
+use std::fs::{self, File, TryLockError};
+use std::path::Path;
+
 use vmlan_harness::{HarnessError, Result};
 
 /// Looks for more after the first.
@@ -12,6 +14,8 @@ const NR: &str = "/proc/sys/vm/nr_hugepages";
 #[derive(Debug)]
 pub(super) struct Hugepages {
     before: Option<u64>,
+    /// Until then nobody else takes a raised number for the old one.
+    _lock: File,
 }
 
 impl Hugepages {
@@ -21,15 +25,19 @@ impl Hugepages {
     /// its pages by memfd.
     ///
     /// # Errors
-    /// [`HarnessError::Missing`] when the kernel cannot find so much contiguous memory.
+    /// [`HarnessError::Missing`] when the kernel cannot find so much contiguous memory, or while
+    /// another program like this holds some.
     pub(super) fn reserve(mib: u64) -> Result<Self> {
+        // Are there any at all?
+        Info::read()?;
+        let lock = lock(Path::new(NR))?;
         let info = Info::read()?;
         let need = (mib * 1024).div_ceil(info.page_kib);
         if info.free >= need {
-            return Ok(Self { before: None });
+            return Ok(Self { before: None, _lock: lock });
         }
         write_nr(info.total + need - info.free)?;
-        let guard = Self { before: Some(info.total) };
+        let guard = Self { before: Some(info.total), _lock: lock };
         for _ in 0..ATTEMPTS {
             if Info::read()?.free >= need {
                 break;
@@ -55,6 +63,19 @@ impl Drop for Hugepages {
         if let Some(Err(error)) = self.before.map(write_nr) {
             eprintln!("peers: {}", error.chain());
         }
+    }
+}
+
+/// Held by the one that may change the number. Only programs like this one ask for it.
+fn lock(path: &Path) -> Result<File> {
+    let what = || format!("lock {}", path.display());
+    let file = File::open(path).map_err(HarnessError::io(what()))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => {
+            Err(HarnessError::missing("another `vmlan bench peers` is running", "wait for its end"))
+        }
+        Err(TryLockError::Error(e)) => Err(HarnessError::io(what())(e)),
     }
 }
 
@@ -91,6 +112,16 @@ impl Info {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_one_at_a_time_changes_the_number() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let first = lock(file.path()).unwrap();
+        let why = lock(file.path()).unwrap_err().chain();
+        assert!(why.contains("another") && why.contains("wait"), "{why}");
+        drop(first);
+        lock(file.path()).unwrap();
+    }
 
     #[test]
     fn meminfo_is_understood() {
