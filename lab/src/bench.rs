@@ -297,6 +297,10 @@ pub fn run(args: &BenchArgs) -> Result<(), Failure> {
     if let Some(orders) = &args.crew {
         return attacks::run_crew(orders);
     }
+    measure(args, bench)
+}
+
+fn measure(args: &BenchArgs, bench: &Bench) -> Result<(), Failure> {
     args.fits(bench)?;
     let began = Instant::now();
     let usual = if args.short { bench.short } else { bench.usual };
@@ -320,8 +324,9 @@ pub fn run(args: &BenchArgs) -> Result<(), Failure> {
         guests: "native guests".into(),
         failures: Vec::new(),
     };
-    let found = (bench.run)(&mut run);
-    let circumstances = |run: &Run<'_>| Circumstances {
+    // One that cannot begin has nothing to write: what stands in the files is better.
+    let report = (bench.run)(&mut run)?;
+    let about = Circumstances {
         bench: bench.name,
         guests: run.guests.clone(),
         machine: Machine::read(crate::COMMIT),
@@ -332,14 +337,7 @@ pub fn run(args: &BenchArgs) -> Result<(), Failure> {
         budget,
         missing: run.failures.clone(),
     };
-    match found {
-        Ok(report) => deliver(args, &report, &circumstances(&run))?,
-        Err(Failure::Failed(why)) if run.setup.stop.check().is_ok() => {
-            run.failures.push(why);
-            nothing(args, &circumstances(&run))?;
-        }
-        Err(other) => return Err(other),
-    }
+    deliver(args, &report, &about)?;
     run.verdict()
 }
 
@@ -361,14 +359,6 @@ fn deliver(args: &BenchArgs, report: &Report, about: &Circumstances) -> Result<(
         write(path, &picture.map_err(|e| Failure::Failed(format!("{}: {e}", path.display())))?)?;
     }
     Ok(())
-}
-
-/// What was there before is of another run: it goes, and in its place stands why.
-fn nothing(args: &BenchArgs, about: &Circumstances) -> Result<(), Failure> {
-    if let Some(path) = &args.results {
-        results::put(path, about, &report::nothing(about), None)?;
-    }
-    args.ratios.as_deref().map_or(Ok(()), |path| ratios::put(path, about, &[]))
 }
 
 /// Writes a whole file, and the directory it is in if there is none.
@@ -418,7 +408,29 @@ fn change(
 mod tests {
     use std::io::Read as _;
 
+    use clap::FromArgMatches as _;
+
     use super::*;
+
+    #[test]
+    fn a_bench_that_cannot_begin_leaves_the_files_as_they_are() {
+        let dir = tempfile::tempdir().unwrap();
+        let [results, ratios] = ["results.md", "results.json"].map(|name| dir.path().join(name));
+        let section = "<!-- vmlan bench peers -->\nmeasured by root\n<!-- end -->\n";
+        for (path, text) in [(&results, section), (&ratios, "[]\n")] {
+            std::fs::write(path, text).unwrap();
+        }
+        let command = BenchArgs::augment_args(clap::Command::new("bench"));
+        let words = ["bench", "peers", "--results", results.to_str().unwrap(), "--ratios"];
+        let given = command.get_matches_from(words.iter().copied().chain(ratios.to_str()));
+        let args = BenchArgs::from_arg_matches(&given).unwrap();
+        let peers = BENCHES.iter().find(|bench| bench.name == "peers").unwrap();
+        let no_root = |_: &mut Run<'_>| Err(Failure::Failed("root missing".into()));
+        let failed = measure(&args, &Bench { run: no_root, ..*peers });
+        assert_eq!(failed, Err(Failure::Failed("root missing".into())));
+        assert_eq!(std::fs::read_to_string(&results).unwrap(), section);
+        assert_eq!(std::fs::read_to_string(&ratios).unwrap(), "[]\n");
+    }
 
     #[test]
     fn a_file_of_several_benches_is_changed_by_one_at_a_time_and_as_a_whole() {

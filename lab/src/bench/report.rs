@@ -76,12 +76,6 @@ impl Circumstances {
     }
 }
 
-/// The section of a bench that has shown nothing.
-pub(super) fn nothing(about: &Circumstances) -> String {
-    let why = about.missing();
-    format!("## {}: not measured\n\n{}.\n{why}", about.bench, about.machine)
-}
-
 impl Table {
     pub(super) fn new(title: impl Into<String>, heads: &[&str]) -> Self {
         let heads = heads.iter().map(|&h| h.to_owned()).collect();
