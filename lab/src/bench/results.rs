@@ -92,16 +92,18 @@ fn caches() -> Vec<String> {
     (0..8).map_while(one).collect()
 }
 
-/// The commits that sections name.
+/// The commits that sections between markers name: what people write names others.
 fn commits(text: &str) -> Vec<String> {
-    let (_, body) = text.split_once("<!-- vmlan bench ").unwrap_or_default();
     let mut found: Vec<String> = Vec::new();
     let is_hash = |word: &&str| word.len() == 12 && word.bytes().all(|b| b.is_ascii_hexdigit());
-    let words: Vec<_> = body.split_whitespace().collect();
-    for pair in words.windows(2).filter(|pair| pair[0] == "commit" || pair[0] == "Commit") {
-        let word = pair[1].trim_end_matches(['.', ';', ',']);
-        if is_hash(&word) && !found.iter().any(|known| known == word) {
-            found.push(word.to_owned());
+    for section in text.split("<!-- vmlan bench ").skip(1) {
+        let (section, _) = section.split_once(END).unwrap_or((section, ""));
+        let words: Vec<_> = section.split_whitespace().collect();
+        for pair in words.windows(2).filter(|pair| pair[0] == "commit" || pair[0] == "Commit") {
+            let word = pair[1].trim_end_matches(['.', ';', ',']);
+            if is_hash(&word) && !found.iter().any(|known| known == word) {
+                found.push(word.to_owned());
+            }
         }
     }
     found
@@ -154,7 +156,9 @@ mod tests {
     #[test]
     fn sections_of_two_commits_are_told() {
         let text = "commit 000000000000\n<!-- vmlan bench raw -->\nx; commit aaaaaaaaaaaa.\n\
-                    commit to it; commit\nbbbbbbbbbbbb. Commit aaaaaaaaaaaa.\n";
+                    <!-- end -->\ncommit cccccccccccc.\n<!-- vmlan bench raw, long -->\n\
+                    commit to it; commit\nbbbbbbbbbbbb. Commit aaaaaaaaaaaa.\n<!-- end -->\n\
+                    By hand: commit dddddddddddd.\n";
         assert_eq!(commits(text), ["aaaaaaaaaaaa", "bbbbbbbbbbbb"]);
         assert!(commits("").is_empty());
     }
