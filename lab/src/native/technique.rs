@@ -83,6 +83,15 @@ pub(crate) const ALL: &[Technique] = &[
             "writes=posted,doorbell=mapped",
         )
     },
+    Technique {
+        switch: "model=e1000,doorbell=mapped",
+        ..e1000(
+            "msi-mapped",
+            "msi-unread",
+            "TDT and RDT are words in shared memory: all that csb has but the block",
+            "writes=posted,batch=on,size=1024,irq=msi,causes=unread,doorbell=mapped",
+        )
+    },
     e1000(
         "moderated",
         "plain",
