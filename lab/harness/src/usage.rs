@@ -146,15 +146,16 @@ pub fn machine_stolen() -> Result<Duration> {
     columns(&text).and_then(|all| all.get(7).copied()).map(duration).ok_or_else(unclear)
 }
 
-/// CPU time of this process, and of those it has started that have ended.
+/// CPU time of this process and of all that it has started: what lives, and what it has waited for.
 ///
 /// # Errors
 /// [`HarnessError::Io`] when /proc is not mounted.
 pub fn family_time() -> Result<Duration> {
-    let path = "/proc/self/stat";
-    let text = read_to_string(path).map_err(HarnessError::io("read /proc/self/stat"))?;
-    let unclear = || HarnessError::Garbled { what: path.into(), heard: text.clone() };
-    family_ticks(&text).map(duration).ok_or_else(unclear)
+    let all = read_dir("/proc").map_err(HarnessError::io("read /proc"))?.flatten();
+    // One that ends meanwhile is in its parent's account.
+    let stats = all.filter_map(|dir| read_to_string(dir.path().join("stat")).ok());
+    let all: Vec<_> = stats.filter_map(|stat| Relative::parse(&stat)).collect();
+    Ok(duration(family_ticks(std::process::id(), &all)))
 }
 
 /// The process ids of the kernel threads that take over network work when it becomes too much for
@@ -216,11 +217,41 @@ fn ticks(stat: &str) -> Option<(u64, u64)> {
     Some((fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))
 }
 
-/// Fields 14 to 17: also cutime and cstime.
-fn family_ticks(stat: &str) -> Option<u64> {
-    let fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11).take(4);
-    let all: Vec<u64> = fields.map_while(|field| field.parse().ok()).collect();
-    (all.len() == 4).then(|| all.iter().sum())
+/// What is asked of any process.
+struct Relative {
+    pid: u32,
+    parent: u32,
+    /// Its own, and of its children that were waited for.
+    ticks: u64,
+}
+
+impl Relative {
+    /// Fields 1, 4 and 14 to 17: utime, stime, cutime, cstime.
+    fn parse(stat: &str) -> Option<Self> {
+        let (pid, fields) = (stat.split(' ').next()?, stat.rsplit_once(')')?.1);
+        let fields: Vec<_> = fields.split_whitespace().collect();
+        let ticks = fields.get(11..15)?.iter().map(|field| field.parse::<u64>().ok());
+        Some(Self {
+            pid: pid.parse().ok()?,
+            parent: fields[1].parse().ok()?,
+            ticks: ticks.sum::<Option<_>>()?,
+        })
+    }
+}
+
+/// Of `first` and its descendants.
+fn family_ticks(first: u32, all: &[Relative]) -> u64 {
+    let (mut members, mut done) = (vec![first], 0);
+    while let Some(&parent) = members.get(done) {
+        done += 1;
+        for child in all.iter().filter(|one| one.parent == parent) {
+            // Numbers are used again while /proc is read: there may be a circle.
+            if !members.contains(&child.pid) {
+                members.push(child.pid);
+            }
+        }
+    }
+    all.iter().filter(|one| members.contains(&one.pid)).map(|one| one.ticks).sum()
 }
 
 /// Time on the CPU, before that in the queue and the number of slices
@@ -249,10 +280,20 @@ mod tests {
         let stat = "42 (a b) c) S 1 42 42 0 -1 4194560 9 0 0 0 123 45 0 0 20 0 1 0 7 8 9";
         assert_eq!(ticks(stat), Some((123, 45)));
         assert_eq!(ticks("42 (short"), None);
-        assert_eq!(family_ticks(stat), Some(168));
-        assert_eq!(family_ticks("42 (a) S 1 2"), None);
+        assert!(Relative::parse("42 (a) S 1 2").is_none());
         assert_eq!(on_cpu("700 800 9\n"), Some(700));
         assert_eq!(on_cpu(""), None);
+    }
+
+    #[test]
+    fn a_family_is_whoever_was_started_and_lives_or_was_waited_for() {
+        let stats = [(9, 1, 1000), (12, 11, 4), (10, 9, 1), (13, 1, 2000), (11, 10, 2)];
+        let all = stats.map(|(pid, parent, own)| {
+            let stat = format!("{pid} (a b) S {parent} 0 0 0 -1 0 0 0 0 0 {own} 10 100 0 20 0 1");
+            Relative::parse(&stat).unwrap()
+        });
+        assert_eq!(family_ticks(10, &all), 3 * 110 + 7);
+        assert_eq!(family_ticks(12, &all), 114);
     }
 
     #[test]
