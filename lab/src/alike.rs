@@ -23,9 +23,12 @@ pub(crate) enum Class {
     SameComplex,
     /// Nothing in common.
     Far,
+    /// Nobody knows which cores it ran on.
+    Any,
 }
 
 impl Class {
+    /// That are told by a reading.
     pub(crate) const ALL: [Self; 3] = [Self::Near, Self::SameComplex, Self::Far];
 
     /// Of cores between which a line takes so many nanoseconds.
@@ -42,6 +45,7 @@ impl Class {
             Self::Near => "near",
             Self::SameComplex => "same complex",
             Self::Far => "far",
+            Self::Any => "any cores",
         }
     }
 }
@@ -53,11 +57,17 @@ pub(crate) const NOTE: &str = "Pairs: each cell stands between two readings of h
     two cells of one round and of one class: the median, the quartiles in brackets, and the number \
     of pairs; below 5 pairs there is no median, and the least and the most are given.";
 
+/// The same where cells are of any two cores.
+pub(crate) const ANY_NOTE: &str = "Ratios are of two cells of one round, wherever the kernel ran \
+    them (any cores): this machine has more than two cores, and which of them the guests are on is \
+    not known. The median, the quartiles in brackets, and the number of pairs; below 5 pairs there \
+    is no median, and the least and the most are given.";
+
 /// What was about while a cell was measured.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(crate) struct Surroundings {
     pub(crate) class: Class,
-    /// Before and after, in nanoseconds.
+    /// Before and after, in nanoseconds; 0 of any cores.
     pub(crate) line_ns: [f64; 2],
     /// CPU time of everybody else, in cores.
     pub(crate) cpu_others: f64,
@@ -96,6 +106,20 @@ pub(crate) fn cell<F>(
         "the two cores did not stay as near as they were in {ATTEMPTS} attempts (a cache line took \
          {seen} ns)"
     )))
+}
+
+/// Measures once, on any cores.
+///
+/// # Errors
+/// Those of `measure`.
+pub(crate) fn anywhere<F>(
+    measure: impl FnOnce() -> Result<F, Failure>,
+) -> Result<(F, Surroundings), Failure> {
+    let clock = Clock::start();
+    let figures = measure()?;
+    let (cpu_others, cpu_stolen) = clock.stop();
+    let (class, line_ns) = (Class::Any, [0.0; 2]);
+    Ok((figures, Surroundings { class, line_ns, cpu_others, cpu_stolen }))
 }
 
 /// CPU time of the whole machine, and of this program and what it has started.
@@ -192,7 +216,7 @@ impl Spreads {
             let mine = pairs.iter().filter(|(other, _)| *other == class);
             Some((class, Spread::of(mine.map(|(_, ratio)| *ratio).collect())?))
         };
-        Self(Class::ALL.into_iter().filter_map(one).collect())
+        Self(Class::ALL.into_iter().chain([Class::Any]).filter_map(one).collect())
     }
 
     pub(crate) fn get(&self, class: Class) -> Option<&Spread> {

@@ -40,7 +40,7 @@ mod slides;
 mod sockets;
 
 use report::{Circumstances, Report};
-use rounds::{Run, Samples};
+use rounds::{Pairing, Run, Samples};
 
 /// Before each cell of a short run.
 const SHORT_WARM_UP: Duration = Duration::from_millis(150);
@@ -320,7 +320,7 @@ fn measure(args: &BenchArgs, bench: &Bench) -> Result<(), Failure> {
         time: Duration::from_secs_f64(seconds),
         rounds,
         ends: began + Duration::from_secs(budget.into()),
-        paired: !args.unpaired,
+        pairing: if args.unpaired { Pairing::Off } else { Pairing::Cores },
         guests: "native guests".into(),
         failures: Vec::new(),
     };

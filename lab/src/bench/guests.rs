@@ -19,10 +19,10 @@ use super::paper::{Scene, WORKLOADS, Way};
 use super::report::{Report, cells};
 use super::slides::SIZES;
 use super::sockets::{Kind, Workload};
-use super::{Run, Samples};
+use super::{Pairing, Run, Samples};
 use crate::alike;
 use crate::failure::Failure;
-use crate::native::progress;
+use crate::native::{Cores, progress};
 use crate::probe::kvm_is_hardware;
 use row::{Hardware, ROWS, Row};
 use station::{Host, Station};
@@ -61,6 +61,11 @@ type Results<'a> = [(&'a Case, Samples<Measured>)];
 pub(super) fn run(run: &mut Run<'_>) -> Result<Report, Failure> {
     let (kvm, why) = kvm_is_hardware();
     run.guests = format!("Linux guests ({})", if kvm { "KVM" } else { "TCG" });
+    run.pairing = pairing(run.pairing, run.setup.cores);
+    if run.pairing == Pairing::Rounds {
+        run.guests += ", compared by rounds alone";
+    }
+    run.setup.cores = Cores::Free;
     eprintln!("{}: {why}", run.guests);
     let program = std::env::current_exe()
         .map_err(|e| Failure::Failed(format!("cannot find out which program this is: {e}")))?;
@@ -85,7 +90,16 @@ pub(super) fn run(run: &mut Run<'_>) -> Result<Report, Failure> {
         samples.extend(run.within(1.0 / left, |run| measure(run, &place, &mine))?);
         cases.extend(mine);
     }
-    report(&cases.iter().zip(samples).collect::<Vec<_>>(), kvm, &why)
+    let pairs = if run.pairing == Pairing::Rounds { alike::ANY_NOTE } else { alike::NOTE };
+    report(&cases.iter().zip(samples).collect::<Vec<_>>(), kvm, &[&why, pairs])
+}
+
+/// Nobody pins a virtual machine: of more than two cores, the two that are read need not be its.
+fn pairing(asked: Pairing, read: Cores) -> Pairing {
+    match (asked, read) {
+        (Pairing::Cores, Cores::Apart | Cores::Receiver) => Pairing::Rounds,
+        (asked, _) => asked,
+    }
 }
 
 /// The rows that were asked for, and can be measured.
@@ -178,7 +192,7 @@ fn measure(
     })
 }
 
-fn report(all: &Results<'_>, kvm: bool, why: &str) -> Result<Report, Failure> {
+fn report(all: &Results<'_>, kvm: bool, [why, pairs]: &[&str; 2]) -> Result<Report, Failure> {
     let keys = |c: &Case| {
         let Case { scene, row, workload, slides } = c;
         let (unit, bytes) = (workload.unit(), workload.bytes);
@@ -188,11 +202,11 @@ fn report(all: &Results<'_>, kvm: bool, why: &str) -> Result<Report, Failure> {
             "accel": if kvm { "KVM" } else { "TCG" },
         })
     };
-    let mut notes = vec![table::NOTE.to_owned(), why.to_owned()];
+    let mut notes = vec![table::NOTE.to_owned(), (*why).to_owned()];
     if !kvm {
         notes.push(table::TCG.to_owned());
     }
-    notes.push(alike::NOTE.to_owned());
+    notes.push((*pairs).to_owned());
     let measured = |row: &&Row| all.iter().any(|(c, _)| c.row.name == row.name);
     notes.extend(ROWS.iter().filter(measured).map(|row| format!("- {}: {}", row.name, row.note)));
     Ok(Report {
@@ -203,4 +217,16 @@ fn report(all: &Results<'_>, kvm: bool, why: &str) -> Result<Report, Failure> {
         cells: cells(all.iter().map(|(c, s)| (keys(c), s.clone())))?,
         ratios: table::ratios(all),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_between_cores_counts_only_where_guests_have_no_others() {
+        assert_eq!(pairing(Pairing::Cores, Cores::Free), Pairing::Cores);
+        assert_eq!(pairing(Pairing::Cores, Cores::Apart), Pairing::Rounds);
+        assert_eq!(pairing(Pairing::Off, Cores::Apart), Pairing::Off);
+    }
 }

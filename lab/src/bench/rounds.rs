@@ -12,6 +12,18 @@ use vmlan_config::human_text::si;
 /// The budget is spent.
 const TIME: &str = "the time was up";
 
+/// Which cells are compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Pairing {
+    /// Those of one round and one class: each stands between two readings of how near the cores
+    /// are.
+    Cores,
+    /// Those of one round.
+    Rounds,
+    /// None.
+    Off,
+}
+
 /// A bench under way.
 pub(super) struct Run<'a> {
     pub(super) args: &'a BenchArgs,
@@ -21,9 +33,7 @@ pub(super) struct Run<'a> {
     pub(super) rounds: u16,
     /// What is not measured by then is left out.
     pub(super) ends: Instant,
-    /// Whether cells stand between two readings of how near the cores are; without, nothing is
-    /// compared.
-    pub(super) paired: bool,
+    pub(super) pairing: Pairing,
     /// What kind of guests was measured.
     pub(super) guests: String,
     /// What could not be measured, and why.
@@ -138,9 +148,10 @@ impl Run<'_> {
                 measure(cell)
             };
             let read = || line_ns().map_err(Failure::Failed);
-            let found = match self.paired {
-                true => alike::cell(read, once).map(|(figures, about)| (figures, Some(about))),
-                false => once().map(|figures| (figures, None)),
+            let found = match self.pairing {
+                Pairing::Cores => alike::cell(read, once).map(|(f, about)| (f, Some(about))),
+                Pairing::Rounds => alike::anywhere(once).map(|(f, about)| (f, Some(about))),
+                Pairing::Off => once().map(|figures| (figures, None)),
             };
             progress("");
             // Ctrl-C ends the guests as well; that they say so is expected.
@@ -176,9 +187,9 @@ impl Run<'_> {
 
     /// Measures what is compared within a cell, or is counted: how near the cores are is no matter.
     pub(super) fn unpaired<T>(&mut self, measure: impl FnOnce(&mut Self) -> T) -> T {
-        let paired = std::mem::replace(&mut self.paired, false);
+        let pairing = std::mem::replace(&mut self.pairing, Pairing::Off);
         let found = measure(self);
-        self.paired = paired;
+        self.pairing = pairing;
         found
     }
 
@@ -186,8 +197,11 @@ impl Run<'_> {
     fn look_at_cores(&mut self) {
         // A busy moment is not the end of all pairs.
         let look = || line_ns().or_else(|_| line_ns()).or_else(|_| line_ns());
-        if let (true, Err(why)) = (self.paired, look()) {
-            self.paired = false;
+        if self.pairing != Pairing::Cores {
+            return;
+        }
+        if let Err(why) = look() {
+            self.pairing = Pairing::Off;
             eprintln!("nothing is compared: {why}");
             self.failures.push(format!("no pair of cells can be compared: {why}"));
         }
@@ -242,6 +256,9 @@ mod tests {
         other.1[1] = None;
         assert_eq!(other.ratios(&base, |x| *x), Spreads::of(&[(Class::Near, 20.0)]));
         assert_eq!(other.within(Class::Far, |x| *x), Spread::of(vec![10.0]));
+        let any = alike::anywhere(|| Ok(7.0)).unwrap();
+        let any = Samples(vec![Some(any.0)], vec![Some(any.1)]);
+        assert_eq!(any.ratios(&any, |x| *x).words(), "any cores: 1.00, 1 pairs");
         assert_eq!(other.by_class(|x| *x).words(), "near: 80.0, 1 pairs; far: 10.0, 1 pairs");
     }
 }
