@@ -64,13 +64,23 @@ impl<F> Samples<F> {
 
     /// This over `base`: rounds in which both were measured in one class.
     pub(super) fn ratios(&self, base: &Self, value: impl Fn(&F) -> f64) -> Spreads {
+        self.pairs(base, value, |one, two| one / two)
+    }
+
+    /// What `join` makes of this and `base`, likewise; what is not finite is left out.
+    pub(super) fn pairs(
+        &self,
+        base: &Self,
+        value: impl Fn(&F) -> f64,
+        join: impl Fn(f64, f64) -> f64,
+    ) -> Spreads {
         let classed = |samples: &Self, round: usize| -> Option<(Class, f64)> {
             let figures = samples.0.get(round)?.as_ref()?;
             Some((samples.1.get(round)?.as_ref()?.class, value(figures)))
         };
         let pairs = (0..self.0.len()).filter_map(|round| {
             let ((class, one), (other, two)) = (classed(self, round)?, classed(base, round)?);
-            (class == other).then_some((class, one / two))
+            (class == other).then_some((class, join(one, two)))
         });
         Spreads::of(&pairs.collect::<Vec<_>>())
     }
