@@ -149,15 +149,34 @@ impl Ovs {
 
 fn configure(build: &Build, db: &str, [here, there]: [usize; 2]) -> Result<()> {
     build.vsctl(db, &["--no-wait", "init"])?;
-    let pmd = format!("other_config:pmd-cpu-mask={:#x}", 1_u64 << there);
-    let main = format!("other_config:dpdk-lcore-mask={:#x}", 1_u64 << here);
+    let pmd = format!("other_config:pmd-cpu-mask={}", mask(there));
+    let main = format!("other_config:dpdk-lcore-mask={}", mask(here));
     let set = ["--no-wait", "set", "Open_vSwitch", ".", "other_config:dpdk-init=true"];
     // DPDK looks for its driver where it would be installed.
     let driver = build.unpacked.as_ref().map(|dir| dir.join("mempool.so"));
     let driver = driver.map_or_else(String::new, |file| format!(" -d {}", file.display()));
     let extra = format!("other_config:dpdk-extra=\"--in-memory{driver}\"");
-    let memory = ["other_config:dpdk-socket-mem=768", extra.as_str()];
-    build.vsctl(db, &[&set[..], &memory, &[&pmd, &main]].concat())
+    // A vhost port's buffers are on the node of the first core, where the guest's memory is, too.
+    let memory = format!("other_config:dpdk-socket-mem={}", on_node(node(here), 768));
+    build.vsctl(db, &[&set[..], &[&memory, &extra], &[&pmd, &main]].concat())
+}
+
+/// A core as a mask of any length.
+fn mask(core: usize) -> String {
+    format!("0x{:x}{}", 1 << (core % 4), "0".repeat(core / 4))
+}
+
+/// So many MiB of one NUMA node, as a list of all up to that.
+fn on_node(node: usize, mib: u32) -> String {
+    format!("{}{mib}", "0,".repeat(node))
+}
+
+/// The NUMA node of a core; the first one where the kernel knows of none.
+fn node(core: usize) -> usize {
+    let of = std::fs::read_dir(format!("/sys/devices/system/cpu/cpu{core}"));
+    let names = of.into_iter().flatten().flatten().map(|entry| entry.file_name());
+    let number = |name: std::ffi::OsString| name.to_str()?.strip_prefix("node")?.parse().ok();
+    names.filter_map(number).next().unwrap_or(0)
 }
 
 impl Switch for Ovs {
@@ -202,6 +221,16 @@ mod tests {
                     main thread:\n  packets received: 2\n";
         assert_eq!(received(text), Some(42));
         assert_eq!(received("no such command"), None);
+    }
+
+    #[test]
+    fn cores_and_nodes_of_large_machines_have_words() {
+        let masks = [0, 1, 6, 64, 129].map(mask);
+        let zeros = "0".repeat(16);
+        assert_eq!(masks[..3], ["0x1", "0x2", "0x40"]);
+        assert_eq!(masks[3..], [format!("0x1{zeros}"), format!("0x2{zeros}{zeros}")]);
+        assert_eq!([on_node(0, 768), on_node(2, 768)], ["768", "0,0,768"]);
+        assert_eq!(node(usize::MAX), 0);
     }
 
     #[test]
