@@ -236,6 +236,16 @@ impl Spreads {
         if all.is_empty() { "-".into() } else { all.join("; ") }
     }
 
+    /// Behind a figure in a table: ` (4.00 [4.00, 4.00]x near, 5 pairs; 2.00x far, 1 pairs)`, or
+    /// nothing.
+    pub(crate) fn times(&self) -> String {
+        let one = |(class, s): &(Class, Spread)| {
+            format!("{}x {}, {} pairs", s.words(), class.name(), s.pairs)
+        };
+        let all: Vec<_> = self.0.iter().map(one).collect();
+        if all.is_empty() { String::new() } else { format!(" ({})", all.join("; ")) }
+    }
+
     /// Class, ratio and pairs: for a row each, also for the classes that were not met.
     pub(crate) fn rows(&self) -> impl Iterator<Item = [String; 3]> + '_ {
         Class::ALL.into_iter().map(|class| {
@@ -301,6 +311,8 @@ mod tests {
         );
         assert_eq!(spreads.most().unwrap().0, Class::Near);
         assert_eq!(spreads.get(Class::Far).unwrap().median(), None, "two pairs have no median");
+        let times = " (3.00 [2.00, 4.00]x near, 5 pairs; 10.0 to 30.0x far, 2 pairs)";
+        assert_eq!([spreads.times(), Spreads::default().times()], [times, ""]);
         assert_eq!(Spreads::default().words(), "-");
     }
 

@@ -234,11 +234,7 @@ fn ours(all: &Results<'_>, scene: Scene, name: &str, column: usize) -> String {
         && samples.median(|s| s.sent).is_some_and(|sent| sent > 1.1 * value);
     let star = if slow { "*" } else { "" };
     let plain = find(all, scene, "plain", column).map(|plain| samples.ratios(plain, |s| s.value));
-    let times = plain.and_then(|times| {
-        let (class, spread) = times.most()?;
-        Some(format!(" ({}x {}, {} pairs)", spread.words(), class.name(), spread.pairs))
-    });
-    let times = times.unwrap_or_default();
+    let times = plain.unwrap_or_default().times();
     format!("{}{star}{times}", number(Some(value)))
 }
 

@@ -189,15 +189,13 @@ fn ours(all: &Results<'_>, case: &Case, samples: &Samples<Measured>) -> [String;
     let star = if slow { "*" } else { "" };
     let times = base(all, case).filter(|_| case.row.name != "BASE");
     let times = times.map(|base| samples.ratios(base, |s| s.value));
-    let times = times.as_ref().and_then(Spreads::most).map(|(class, spread)| {
-        format!(" ({}x {}, {} pairs)", spread.words(), class.name(), spread.pairs)
-    });
+    let times = times.unwrap_or_default().times();
     let counted = |of: fn(&Measured) -> Option<f64>| {
         let known: Vec<_> = samples.0.iter().flatten().filter_map(of).collect();
         super::super::rounds::middle(known)
     };
     let costs = costs(counted(|s| s.accesses_per_kframe), counted(|s| s.interrupts_per_kframe));
-    [format!("{}{star}{}", number(Some(value)), times.unwrap_or_default()), costs]
+    [format!("{}{star}{times}", number(Some(value))), costs]
 }
 
 /// A panel for each workload: bars for each row in each scene.
