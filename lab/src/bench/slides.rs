@@ -52,6 +52,7 @@ pub(super) fn run(run: &mut Run<'_>) -> Result<Report, Failure> {
     let techniques = run.args.techniques(&TECHNIQUES)?;
     let sizes = run.args.sizes(run.args.axis(&SIZES, &SHORT_SIZES), 8, 65_507)?;
     let skipped = host::enter().err();
+    run.failures.extend(skipped.iter().map(|why| format!("what is beside the host: {why}")));
     let mut cases = Vec::new();
     for sends in [true, false] {
         for &bytes in &sizes {

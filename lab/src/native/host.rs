@@ -1,6 +1,7 @@
 //! The host as a peer: this program in a network of its own, behind a `tap:` port, with plain
 //! sockets.
 
+use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::{Command, Stdio};
@@ -20,6 +21,7 @@ const INTERFACE: &str = "vmlanbench0";
 pub(crate) const TWO_PORTS: [&str; 2] = ["t0=tap:vmlanbench0,vlan=1", "t1=tap:vmlanbench1,vlan=2"];
 const INTERFACES: [&str; 2] = [INTERFACE, "vmlanbench1"];
 const BRIDGE: &str = "vmlanbridge0";
+const TUN: &str = "/dev/net/tun";
 /// Where it is.
 pub(crate) const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 /// Ports that `vmlan stack` talks to unless told otherwise.
@@ -34,6 +36,7 @@ const NAP: Duration = Duration::from_millis(50);
 /// # Errors
 /// Why that cannot be, with the fix.
 pub(crate) fn enter() -> Result<(), String> {
+    has_taps(TUN)?;
     let user = rustix::process::geteuid();
     let fix = "run it as root, or allow user namespaces: sysctl -w \
         kernel.unprivileged_userns_clone=1 user.max_user_namespaces=1000";
@@ -47,6 +50,13 @@ pub(crate) fn enter() -> Result<(), String> {
     let found = Command::new("ip").arg("-V").stdout(Stdio::null()).stderr(Stdio::null()).status();
     found.map_err(|e| format!("ip cannot be run ({e}): apt-get install iproute2"))?;
     Ok(())
+}
+
+/// A network alone is not enough.
+fn has_taps(tun: &str) -> Result<(), String> {
+    let fix = "load it (modprobe tun), and let this user open it";
+    let opened = File::options().read(true).write(true).open(tun);
+    opened.map(drop).map_err(|e| format!("no TAP devices ({tun}: {e}): {fix}"))
 }
 
 /// Gives the interface of [`PORT`] its address.
@@ -280,5 +290,17 @@ fn echo(mut stream: TcpStream, moved: &Moved) {
         if stream.write_all(&buffer[..bytes]).is_err() {
             return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_the_device_there_is_no_host_to_talk_to() {
+        let why = has_taps("/nonexistent/tun").unwrap_err();
+        assert!(why.contains("/nonexistent/tun") && why.contains("modprobe"), "{why}");
+        assert!(has_taps("/dev/null").is_ok(), "one that opens");
     }
 }

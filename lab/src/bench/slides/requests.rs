@@ -63,18 +63,21 @@ pub(super) fn run(run: &mut Run<'_>, beside_host: bool) -> Result<Part, Failure>
         tables: vec![table(&techniques, &all)],
         panels: vec![panel(&techniques, &all)],
         cells: cells(all.iter().map(|(w, s)| (keys(w), s.clone())))?,
-        ratios: all.iter().filter_map(|(w, s)| over_plain(&all, w, s)).collect(),
+        ratios: all.iter().filter_map(|(w, s)| over_plain(&all, beside_host, w, s)).collect(),
     })
 }
 
 fn over_plain(
     all: &Results<'_>,
+    beside_host: bool,
     what: &Case,
     samples: &Samples<Measured>,
 ) -> Option<(String, Spreads)> {
     let name = what.technique.name;
     let plain = find(all, "plain", what.workload).filter(|_| name != "plain")?;
-    let words = format!("{name} / plain, {}", what.workload.name);
+    // Beside a guest it is another figure.
+    let peer = if beside_host { "" } else { ", guest to guest" };
+    let words = format!("{name} / plain, {}{peer}", what.workload.name);
     Some((words, samples.ratios(plain, |m| m.value)))
 }
 
@@ -143,5 +146,11 @@ mod tests {
             format!("virtio | 20.0 | {} | 29.0 | 20.0 | {}", over("4.00"), over("4.00"))
         );
         assert_eq!(panel(&techniques, &all).series[0].1.len(), 2);
+        let name = |beside_host| {
+            let (what, samples) = &all[1];
+            over_plain(&all, beside_host, what, samples).unwrap().0
+        };
+        assert_eq!(name(true), "virtio / plain, UDP-RR");
+        assert_eq!(name(false), "virtio / plain, UDP-RR, guest to guest");
     }
 }
