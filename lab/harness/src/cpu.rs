@@ -14,6 +14,8 @@ pub enum Pin {
     First,
     /// On the last one.
     Last,
+    /// On these two, as the kernel likes.
+    Ends,
     /// On the core of this number.
     Core(usize),
 }
@@ -36,18 +38,19 @@ impl Pin {
     pub fn this_thread(self) -> io::Result<()> {
         let allowed = sched_getaffinity(None)?;
         let mut cores = (0..CpuSet::MAX_CPU).filter(|core| allowed.is_set(*core));
-        let core = match self {
+        let chosen = match self {
             Self::Free => return Ok(()),
-            Self::First => cores.next(),
-            Self::Last => cores.next_back(),
-            Self::Core(core) => Some(core),
+            Self::First => [cores.next(), None],
+            Self::Last => [cores.next_back(), None],
+            Self::Ends => [cores.next(), cores.next_back()],
+            Self::Core(core) => [Some(core), None],
         };
         // The kernel refuses an empty set, and a core that there is not.
-        let mut one = CpuSet::new();
-        if let Some(core) = core.filter(|core| *core < CpuSet::MAX_CPU) {
-            one.set(core);
+        let mut set = CpuSet::new();
+        for core in chosen.into_iter().flatten().filter(|core| *core < CpuSet::MAX_CPU) {
+            set.set(core);
         }
-        Ok(sched_setaffinity(None, &one)?)
+        Ok(sched_setaffinity(None, &set)?)
     }
 }
 
@@ -64,6 +67,10 @@ mod tests {
             assert_eq!(within, 1);
             assert_eq!(sched_getaffinity(None).unwrap().count(), before.count());
         }
+        let last = (0..CpuSet::MAX_CPU).rfind(|core| before.is_set(*core)).unwrap();
+        let within = Pin::Ends.around(|| Ok(sched_getaffinity(None)?)).unwrap();
+        assert!(within.is_set(first) && within.is_set(last));
+        assert_eq!(within.count(), before.count().min(2));
         assert_eq!(Pin::Free.around(|| Ok(7)).unwrap(), 7);
     }
 
