@@ -226,6 +226,13 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_hugepages_of_all_are_those_of_the_page_about_it() {
+        let all: u64 = Peer::ALL.map(Peer::hugepages).iter().sum();
+        let page = include_str!("../../../../docs/bench-peers.md");
+        assert!(all == 3936 && page.contains("3,936 MiB"), "{all} MiB");
+    }
+
+    #[test]
     fn peers_are_asked_for_by_name() {
         let names = |asked: &[&str]| {
             let asked: Vec<_> = asked.iter().map(|&name| name.to_owned()).collect();
