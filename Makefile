@@ -85,6 +85,7 @@ bench-switch: ## micro-benchmarks of the switch with in-process ports
 	$(CARGO) bench -p vmlan-lab --bench switch
 
 bench-instructions: ## instructions of a frame to a flooded receiver, by callgrind (5 minutes)
+	@scripts/setup.sh build instructions
 	@scripts/instructions.sh
 
 bench-peers: ## vmlan beside OVS-DPDK and others, testpmd as the guest (root: hugepages, namespaces)

@@ -1,8 +1,8 @@
 #!/bin/bash
 # Measures the gateway of a `nat:` port beside a TAP device of the host as the way out, and beside
 # passt's pasta, slirp4netns and gvproxy, those that are installed, in one run: TCP up and down at
-# MTU 1500, in Gbit per CPU second of the service, and request-response. Needs root for namespaces;
-# traffic stays on this machine.
+# MTU 1500, in Gbit per CPU second of the service, and request-response. Needs root for namespaces,
+# and what `scripts/setup.sh test` installs; traffic stays on this machine.
 #
 #   scripts/gateway-bench.sh [ROUNDS [SECONDS]]       VMLAN=path of vmlan, GVPROXY=path of gvproxy
 #

@@ -11,7 +11,7 @@ case ${1:-} in
   -h | --help) sed -n '2,7s/^# \{0,1\}//p' "$0"; exit 0 ;;
 esac
 command -v valgrind >/dev/null ||
-  { echo "instructions: valgrind is missing: apt-get install valgrind" >&2; exit 1; }
+  { echo "instructions: valgrind is missing; run: scripts/setup.sh instructions" >&2; exit 1; }
 sizes=${*:-60 512 1514}
 
 built=$(${CARGO:-cargo} bench --profile "${PROFILE:-bench}" -p vmlan-switch --bench flooded \

@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
 # setup.sh GROUP...: what vmlan's targets need from Debian 12 or 13, nothing more.
 #   build   make, a linker for cargo, and cargo itself if there is none (Debian 13 packages rustup)
-#   test    QEMU, busybox, iperf3, ethtool, tshark, DPDK's testpmd; a guest kernel and its headers,
-#           unpacked and not installed; where QEMU is older than 10.1.1, whose vfio-user has
-#           faults, also the one of Debian 13's backports, unpacked in the same way
+#   test    QEMU, busybox, iperf3, ethtool, tshark, DPDK's testpmd, Python; a guest kernel and its
+#           headers, unpacked and not installed; where QEMU is older than 10.1.1, whose vfio-user
+#           has faults, also the one of Debian 13's backports, unpacked in the same way
 #   vms     QEMU, busybox and a guest kernel, for `make two-vms`
 #   kernels the guest kernels of Debian 13 and of its backports, unpacked and not installed, for the
 #           boot tests that `make soak` runs on them
 #   hosts   FRR, and what sets namespaces up, for `make demo-hosts`
 #   peers   what `make bench-peers` measures beside vmlan: OVS-DPDK, DPDK, VDE; and Debian 13's
 #           OVS-DPDK, unpacked and not installed
+#   instructions  valgrind, for `make bench-instructions`
 # As root it installs what is missing and says so. Otherwise it prints the commands that would, all
 # of them at once, and exits 1. A toolchain that somebody has chosen is never changed.
 # The guest kernel and the newer QEMU go to $VMLAN_CACHE (default: $XDG_CACHE_HOME/vmlan or
@@ -18,6 +19,7 @@ set -euo pipefail
 
 cache=${VMLAN_CACHE:-${XDG_CACHE_HOME:-${HOME:-/var/tmp}/.cache}/vmlan}
 tree=$(cd "$(dirname "$0")/.." && pwd)
+groups="build test vms kernels hosts peers instructions"
 lists_fresh=no
 
 say() { printf 'setup: %s\n' "$*"; }
@@ -28,14 +30,15 @@ packages() {
     build) echo make gcc libc6-dev ;;
     test)
       echo qemu-system-x86 busybox-static iperf3 ethtool tshark iproute2 util-linux procps dpdk-dev
-      echo u-boot-qemu xz-utils zstd
+      echo u-boot-qemu xz-utils zstd python3
       ;;
     vms) echo qemu-system-x86 busybox-static cpio xz-utils zstd ;;
     kernels) echo xz-utils zstd ;;
     hosts) echo frr iproute2 util-linux ;;
     peers) echo openvswitch-switch-dpdk dpdk-dev vde2 iproute2 procps ;;
+    instructions) echo valgrind ;;
     *)
-      printf 'setup: no group "%s"; groups: build test vms kernels hosts peers\n' "$1" >&2
+      printf 'setup: no group "%s"; groups: %s\n' "$1" "$groups" >&2
       exit 2
       ;;
   esac
@@ -49,6 +52,7 @@ why() {
     kernels) echo "guests with newer kernels" ;;
     hosts) echo "BGP between hosts" ;;
     peers) echo "the switches that bench-peers measures beside vmlan" ;;
+    instructions) echo "what counts instructions" ;;
   esac
 }
 
@@ -395,7 +399,7 @@ wrap() {
 }
 
 if [ $# = 0 ]; then
-  echo "usage: scripts/setup.sh build|test|vms|kernels|hosts|peers ..." >&2
+  echo "usage: scripts/setup.sh GROUP...; groups: $groups" >&2
   exit 2
 fi
 for group in "$@"; do packages "$group" >/dev/null; done
