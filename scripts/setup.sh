@@ -22,8 +22,27 @@ tree=$(cd "$(dirname "$0")/.." && pwd)
 groups="build test vms kernels hosts peers instructions"
 lists_fresh=no
 
+# What is removed when this ends, by an interrupt as well: a folder in which something is unpacked,
+# and what keeps Debian from starting daemons.
+work=
+policy=
+
 say() { printf 'setup: %s\n' "$*"; }
 die() { printf 'setup: %s\n' "$*" >&2; exit 1; }
+
+clean() { rm -rf ${work:+"$work"} ${policy:+"$policy"}; }
+trap clean EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM HUP
+
+# Makes $work anew, where `mv` to the cache's other folders is one step. What others left that were
+# killed is old.
+new_work() {
+  rm -rf ${work:+"$work"}
+  mkdir -p "$cache"
+  find "$cache" -maxdepth 1 -name 'new.*' -mmin +1440 -exec rm -rf '{}' + || true
+  work=$(mktemp -d "$cache/new.XXXXXX")
+}
 
 packages() {
   case $1 in
@@ -70,9 +89,9 @@ fresh_lists() {
 # from us.
 hold_daemons() {
   [ -e /usr/sbin/policy-rc.d ] && return
-  printf '#!/bin/sh\nexit 101\n' > /usr/sbin/policy-rc.d
-  chmod 755 /usr/sbin/policy-rc.d
-  trap 'rm -f /usr/sbin/policy-rc.d' EXIT
+  policy=/usr/sbin/policy-rc.d
+  printf '#!/bin/sh\nexit 101\n' > "$policy"
+  chmod 755 "$policy"
 }
 
 # Sets `missing` to the packages that are not there, of all groups, and `reasons` to what they are
@@ -169,22 +188,19 @@ install_toolchain() {
 # the host does not.
 guest_kernel() {
   [ -e "$cache/kernel/ready" ] && return 0
-  local name work
+  local name
   fresh_lists
   name=$(kernel_name)
   [ -n "$name" ] || die "apt knows no linux-image-amd64; as root run:  apt-get update"
   say "downloading $name into $cache/kernel: the test guests' kernel (unpacked, not installed)"
-  mkdir -p "$cache"
-  work=$(mktemp -d "$cache/new.XXXXXX")
+  new_work
   if ! (cd "$work" && apt-get download -qq "$name" 2>err && dpkg-deb -x "$name"_*.deb kernel); then
     cat "$work/err" >&2
-    rm -rf "$work"
     die "could not fetch $name; as root run:  apt-get update"
   fi
   touch "$work/kernel/ready"
   rm -rf "$cache/kernel"
   mv "$work/kernel" "$cache/kernel"
-  rm -rf "$work"
 }
 
 # kernel_name OPTION...: that package, as apt with these options knows it.
@@ -215,18 +231,14 @@ newer_kernels() {
   [ ! -e "$cache/kernels/ready" ] || return 0
   say "downloading the kernels of Debian 13 and its backports into $cache/kernels (unpacked, not" \
     "installed)"
-  mkdir -p "$cache"
-  local work
-  work=$(mktemp -d "$cache/new.XXXXXX")
+  new_work
   if ! unpack_kernels "$work" >"$work/log" 2>&1; then
     tail -n 20 "$work/log" >&2
-    rm -rf "$work"
     die "could not unpack kernels of Debian 13 (the last lines are above); it needs the suites" \
       "trixie and trixie-backports of the mirror that apt uses here"
   fi
   rm -rf "$cache/kernels"
   mv "$work/kernels" "$cache/kernels"
-  rm -rf "$work"
 }
 
 unpack_kernels() (
@@ -252,7 +264,7 @@ unpack_kernels() (
 # What modules for that kernel are built with (guest/linux). The headers' one absolute path is made
 # ours.
 kernel_headers() {
-  local version name names=() work
+  local version name names=()
   version=$(find "$cache"/kernel -path '*lib/modules/*' -prune -printf '%f\n' | head -n 1)
   [ "$(cat "$cache/headers/ready" 2>/dev/null)" != "$version" ] || return 0
   fresh_lists
@@ -265,10 +277,9 @@ kernel_headers() {
     return 0
   fi
   say "downloading ${names[*]} into $cache/headers: what the tests build a module with"
-  work=$(mktemp -d "$cache/new.XXXXXX")
+  new_work
   unpack_headers "$work" "${names[@]}" 2>"$work/err" || {
     cat "$work/err" >&2
-    rm -rf "$work"
     die "could not fetch ${names[*]}; as root run:  apt-get update"
   }
   sed -i "s,/usr/src,$cache/headers/usr/src," "$work/headers/usr/src/$name/Makefile"
@@ -276,7 +287,6 @@ kernel_headers() {
   echo "$version" > "$work/headers/ready"
   rm -rf "$cache/headers"
   mv "$work/headers" "$cache/headers"
-  rm -rf "$work"
 }
 
 unpack_headers() (
@@ -296,18 +306,14 @@ new_qemu() {
   ! is_new_enough "$wanted" "$found" || return 0
   say "downloading QEMU of Debian 13's backports into $cache/qemu: the tests' vfio-user client" \
     "(70 MB to fetch, 160 MB unpacked, not installed)"
-  mkdir -p "$cache"
-  local work
-  work=$(mktemp -d "$cache/new.XXXXXX")
+  new_work
   if ! unpack_qemu "$work" >"$work/log" 2>&1; then
     tail -n 20 "$work/log" >&2
-    rm -rf "$work"
     die "could not unpack QEMU (the last lines are above); it needs the suites trixie and" \
       "trixie-backports of the mirror that apt uses here"
   fi
   rm -rf "$cache/qemu"
   mv "$work/qemu" "$cache/qemu"
-  rm -rf "$work"
 }
 
 unpack_qemu() (
@@ -321,18 +327,14 @@ unpack_qemu() (
 new_peers() {
   [ ! -e "$cache/peers/ready" ] || return 0
   say "downloading Open vSwitch and DPDK of Debian 13 into $cache/peers (unpacked, not installed)"
-  mkdir -p "$cache"
-  local work
-  work=$(mktemp -d "$cache/new.XXXXXX")
+  new_work
   if ! unpack_peers "$work" >"$work/log" 2>&1; then
     tail -n 20 "$work/log" >&2
-    rm -rf "$work"
     die "could not unpack Open vSwitch of Debian 13 (the last lines are above); it needs the" \
       "suites trixie and trixie-backports of the mirror that apt uses here"
   fi
   rm -rf "$cache/peers"
   mv "$work/peers" "$cache/peers"
-  rm -rf "$work"
 }
 
 unpack_peers() (
