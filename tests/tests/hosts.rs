@@ -20,7 +20,7 @@ fn figures(fabric: &str) -> Option<Value> {
     let error = String::from_utf8_lossy(&out.stderr).into_owned();
     println!("{}{error}", String::from_utf8_lossy(&out.stdout));
     if error.starts_with("vmlan: no EVPN: ") {
-        println!("skipped");
+        println!("skipped: {error}");
         return None;
     }
     assert!(out.status.success(), "{fabric}: {error}");

@@ -203,7 +203,7 @@ fn all_of_the_api_works_for_whoever_starts_the_switch() {
 #[test]
 fn all_of_the_api_works_for_a_user_without_privileges() {
     if !is_root() {
-        return eprintln!("skipped: only root can become another user; the other test covers it");
+        return println!("skipped: only root can become another user; the other test covers it");
     }
     let made = "ip tuntap add vmlan0 mode tap user 65534 vnet_hdr && exec setpriv \
         --reuid=65534 --regid=65534 --clear-groups --bounding-set=-all -- \"$@\"";
@@ -233,7 +233,7 @@ fn capabilities_of(switch: &Switch, thread: &str) -> Vec<String> {
 /// it goes and comes back, and the port's own thread has at most `kept`.
 fn follows_an_interface(address: &str, capabilities: &str, thread: &str, kept: &str) {
     if !is_root() {
-        return eprintln!("skipped: network interfaces are made by root");
+        return println!("skipped: network interfaces are made by root");
     }
     let dir = temp_dir(&std::env::temp_dir());
     let program = copy_of_program(dir.path());
@@ -422,7 +422,7 @@ fn a_worker_that_was_taken_over_gains_nothing() {
         let out = command.output().unwrap();
         let said = String::from_utf8_lossy(&out.stderr);
         if said.contains("the sandbox does without seccomp") {
-            return eprintln!("skipped: {said}");
+            return println!("skipped: {said}");
         }
         assert_eq!(out.status.code(), Some(159), "{what}: {said}");
         let line = format!("sandbox: a worker thread called {call} (");

@@ -33,7 +33,7 @@ fn peer_is_there() -> bool {
     if !found {
         let required = std::env::var_os("VMLAN_REQUIRE_PEERS").is_some_and(|value| value == "1");
         assert!(!required, "dpdk-testpmd is not installed: apt-get install dpdk-dev");
-        eprintln!("SKIPPED: dpdk-testpmd is not installed (apt-get install dpdk-dev)");
+        println!("skipped: dpdk-testpmd is not installed (apt-get install dpdk-dev)");
     }
     found
 }

@@ -26,14 +26,14 @@ pub fn sources() -> PathBuf {
 /// [`HarnessError::Failed`] with the compiler's words.
 pub fn build(dir: &Path) -> Result<Option<PathBuf>> {
     let Some(headers) = kernel_headers() else {
-        println!("  skipped: no headers of the guests' kernel; scripts/setup.sh test fetches them");
+        println!("skipped: no headers of the guests' kernel; scripts/setup.sh test fetches them");
         return Ok(None);
     };
     let variables = fs::read_to_string(headers.join(".kernelvariables")).unwrap_or_default();
     let compiler = variables.split_whitespace().find_map(|word| Some(&word[word.find("gcc-")?..]));
     for tool in ["make", compiler.unwrap_or("gcc")] {
         if find_program(tool).is_err() {
-            println!("  skipped: {tool} is missing; scripts/setup.sh build test installs it");
+            println!("skipped: {tool} is missing; scripts/setup.sh build test installs it");
             return Ok(None);
         }
     }

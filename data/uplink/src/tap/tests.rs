@@ -22,7 +22,7 @@ fn allowed() -> bool {
     let outcome = std::fs::metadata("/dev/net/tun");
     if let Err(e) = &outcome {
         assert!(!required("VMLAN_REQUIRE_ROOT"), "TAP tests need /dev/net/tun: {e}");
-        eprintln!("SKIPPED: TAP tests need /dev/net/tun: {e}");
+        println!("skipped: TAP tests need /dev/net/tun: {e}");
     }
     outcome.is_ok()
 }
@@ -370,7 +370,7 @@ fn an_ordinary_user_may_use_a_device_made_for_them_and_is_told_how() {
         rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
         if let Err(e) = std::fs::File::options().write(true).open("/dev/net/tun") {
             assert!(!required("VMLAN_REQUIRE_ROOT"), "/dev/net/tun is closed to users: {e}");
-            eprintln!("SKIPPED: /dev/net/tun is closed to users: {e}");
+            println!("skipped: /dev/net/tun is closed to users: {e}");
             return;
         }
         for queues in [1, 4] {
