@@ -381,7 +381,6 @@ fn samples_go_on_when_the_hosts_address_changes() {
 fn without_samples_the_thread_sleeps_for_good() {
     let (_socket, address) = collector();
     let mut sflow = start(config(address)).unwrap();
-    let begin = Instant::now();
+    // It is woken to end: else this waits for good as well.
     sflow.close();
-    assert!(begin.elapsed() < Duration::from_secs(5), "and is woken to end");
 }
