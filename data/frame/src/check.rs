@@ -110,9 +110,11 @@ impl Offload {
 }
 
 /// Nothing is stored into packets whose contents decide something, or whose contents broken headers
-/// or too many tags hide from us.
+/// or too many tags hide from us. An IEEE 802.3 length is followed by IEEE 802.2, which decides
+/// whether ARP or IP could be behind it.
 fn must_be_understood(ethertype: u16) -> bool {
-    is_tag(ethertype)
+    ethertype < 0x600
+        || is_tag(ethertype)
         || matches!(ethertype, ETHERTYPE_ARP | ETHERTYPE_RARP | ETHERTYPE_IPV4 | ETHERTYPE_IPV6)
 }
 

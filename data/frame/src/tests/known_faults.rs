@@ -200,6 +200,11 @@ fn a_checksum_over_addresses() {
     assert_eq!(refused(&arp, offload), BAD);
     arp[12..14].copy_from_slice(&[0x80, 0x35]);
     assert_eq!(refused(&arp, offload), BAD);
+    // IEEE 802.2 behind a length: the sum would make SNAP of it, with ARP inside.
+    for length in [0u16, 46, 0x5ff] {
+        arp[12..14].copy_from_slice(&length.to_be_bytes());
+        assert_eq!(refused(&arp, Offload { csum_offset: 0, ..offload }), BAD, "{length}");
+    }
     // An unknown protocol may be summed, behind its EtherType.
     arp[12..14].copy_from_slice(&[0x88, 0xb5]);
     assert_eq!(refused(&arp, offload), None);
