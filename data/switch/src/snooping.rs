@@ -168,7 +168,7 @@ impl Snooping {
             // Tags that are payload tell LANs apart which are one domain here.
             return (Cast::All, Said { message: None, network: headers.network });
         }
-        let said = Said { message: headers.membership(head), network: headers.network };
+        let said = Said { message: headers.membership(head, len), network: headers.network };
         let cast = match said.message {
             Some(Membership::Report(_)) => Cast::Routers,
             Some(_) => Cast::All,

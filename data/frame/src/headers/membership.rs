@@ -11,6 +11,9 @@ pub const IGMP: u8 = 2;
 /// Answers to a query of IGMPv1, which does not say how long to wait (RFC 3376 section 4.1.1).
 const USUAL_DELAY: Duration = Duration::from_secs(10);
 
+/// Bytes of Ethernet's shortest frame, without tags and checksum.
+const SHORTEST: usize = 60;
+
 /// A message about multicast groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Membership<'h> {
@@ -73,11 +76,11 @@ impl<'h> Records<'h> {
 }
 
 impl Headers {
-    /// The message about multicast groups in the packet; `None` if it is another packet.
-    pub fn membership<'h>(&self, head: &'h [u8]) -> Option<Membership<'h>> {
+    /// The message about multicast groups in a frame of `len` bytes; `None` if it is another packet.
+    pub fn membership<'h>(&self, head: &'h [u8], len: usize) -> Option<Membership<'h>> {
         match self.said(head) {
             Some(Membership::Query { delay, .. }) => {
-                let general = self.is_general(head).unwrap_or(false);
+                let general = self.ends(len) && self.is_general(head).unwrap_or(false);
                 Some(Membership::Query { delay, general })
             }
             said => said,
@@ -101,6 +104,12 @@ impl Headers {
             (Network::Ipv6, 0) if head.get(self.l3 + 7) == Some(&1) => Some(Membership::Unclear),
             _ => None,
         }
+    }
+
+    /// True of a frame without bytes behind the packet, except for what fills it up to the shortest
+    /// that Ethernet carries: longer than it needs, some NICs would drop it.
+    fn ends(&self, len: usize) -> bool {
+        len <= SHORTEST + 4 * usize::from(self.tags) || len == self.l3 + self.ip_len
     }
 
     /// True of a query that every host has to answer, and that its NIC does not filter.

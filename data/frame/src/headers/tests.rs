@@ -291,19 +291,28 @@ fn membership_that_is_cut_short_is_unclear_or_something_else() {
     let report = [&[0x22, 0, 0, 0, 0, 0, 0, 3][..], &[4, 255, 255, 255, 239, 1, 1, 1], &[0; 40]];
     let whole = v4(&[], 0, IGMP, &report.concat());
     let h = parse(&whole);
-    let Some(Membership::Report(records)) = h.membership(&whole) else { panic!("{h:?}") };
+    let Some(Membership::Report(records)) = h.membership(&whole, whole.len()) else {
+        panic!("{h:?}")
+    };
     let got: Vec<_> = records.collect();
     assert_eq!(got, [Some((&[239, 1, 1, 1][..], true)), None], "sources beyond the end");
     for len in 0..whole.len() {
         let h = parse(&whole[..len]);
-        assert!(matches!(h.membership(&whole[..len]), None | Some(Membership::Unclear)), "{len}");
+        assert!(
+            matches!(h.membership(&whole[..len], len), None | Some(Membership::Unclear)),
+            "{len}"
+        );
     }
     let later = v4(&[], 0x2001, IGMP, &[0; 30]);
-    assert_eq!(parse(&later).membership(&later), Some(Membership::Unclear));
+    assert_eq!(parse(&later).membership(&later, later.len()), Some(Membership::Unclear));
     let query = v4(&[], 0, IGMP, &[0x11, 0x9a, 0, 0, 0, 0, 0, 0]);
     let tenths = core::time::Duration::from_millis(100 * (0x1a << 4));
     let said = Membership::Query { delay: tenths, general: false };
-    assert_eq!(parse(&query).membership(&query), Some(said), "with the checksums wrong");
+    assert_eq!(
+        parse(&query).membership(&query, query.len()),
+        Some(said),
+        "with the checksums wrong"
+    );
 }
 
 /// Hop-by-hop or destination options of `size` bytes, then `next`.
@@ -323,7 +332,7 @@ fn a_query_of_mld_is_not_hidden_by_what_stands_before_it() {
         frame[21] = hops;
         let snapshot = &frame[..frame.len().min(HEAD)];
         let h = Headers::parse(snapshot, frame.len());
-        h.membership(snapshot).map(|said| matches!(said, Membership::Unclear))
+        h.membership(snapshot, frame.len()).map(|said| matches!(said, Membership::Unclear))
     };
     for size in (8..=256).step_by(8) {
         let hidden = [&padded(ICMPV6, size)[..], &query].concat();
@@ -340,7 +349,7 @@ fn a_query_of_mld_is_not_hidden_by_what_stands_before_it() {
     let half = [&[60, 0, 0, 1, 0, 0, 0, 1][..], &[60, 1, 1, 4, 0, 0, 0, 0]].concat();
     let mut frame = v6(&[], 44, &half);
     frame.extend([&[0; 8][..], &[UDP, 0, 1, 4, 0, 0, 0, 0], &[0, 1, 0, 1, 0, 8, 0, 0]].concat());
-    assert_eq!(parse(&frame).membership(&frame), Some(Membership::Unclear));
+    assert_eq!(parse(&frame).membership(&frame, frame.len()), Some(Membership::Unclear));
     assert_eq!(of(0, &[&padded(UDP, 8)[..], &[0, 1, 0, 1, 0, 8, 0, 0]].concat(), 1), None);
     assert_eq!(of(UDP, &[0, 1, 0, 1, 0, 8, 0, 0], 1), None);
     assert_eq!(of(ICMPV6, &[135, 0, 0, 0, 0, 0, 0, 0], 1), None, "another message");

@@ -38,7 +38,9 @@ impl Pass<'_> {
         let vlan = (&policy.vlan, domain);
         let (cast, said) = snooping.look(batch_frame(batch, i), vlan, self.now);
         if hears {
-            let asks_all = || self.is_for_all_joined(batch, i, domain);
+            // A sum that is right now is another one when it has been done.
+            let whole = !batch.offload(i).needs_csum;
+            let asks_all = || whole && self.is_for_all_joined(batch, i, domain);
             snooping.hear(said, (self.source, policy), domain, asks_all, self.now);
         }
         cast

@@ -372,6 +372,13 @@ fn longer(frame: &[u8], more: &[u8]) -> Vec<u8> {
     changed(frame, |f| f.extend(more))
 }
 
+/// Filled up with bytes that are no part of the packet.
+fn padded(frame: &[u8], len: usize) -> Vec<u8> {
+    let mut f = frame.to_vec();
+    f.resize(len, 0);
+    f
+}
+
 /// With these IP options.
 fn with_options(frame: &[u8], options: &[u8]) -> Vec<u8> {
     changed(frame, |f| {
@@ -391,6 +398,8 @@ fn a_query_that_some_hosts_do_not_answer_counts_for_nothing() {
         f
     };
     for (what, frame) in [
+        ("longer than a NIC takes", padded(&query(), 1600)),
+        ("padded for nothing", padded(&query(), 61)),
         ("checksum", flip(&query(), 40)),
         ("header's checksum", flip(&query(), 24)),
         ("to a host", igmp_with(30, &[10, 0, 0, 1])),
@@ -407,6 +416,8 @@ fn a_query_that_some_hosts_do_not_answer_counts_for_nothing() {
         ("version 2, no alert", with_options(&query(), &[])),
         ("version 3, no alert", with_options(&longer(&query(), &[2, 125, 0, 0]), &[])),
         ("an alert of something else", with_options(&query(), &[0x94, 4, 0, 1])),
+        ("longer than a NIC takes", padded(&v6, 1600)),
+        ("padded for nothing", padded(&v6, v6.len() + 1)),
         ("checksum", flip(&v6, 64)),
         ("to a host", mld_with(38, &[0xfe, 0x80])),
         ("to another group", mld_query(v6_group(1), [0; 16], 10_000)),
@@ -431,6 +442,7 @@ fn queries_of_all_versions_count() {
     for (what, frame) in [
         ("version 1", igmp(0x11, 0, [0; 4])),
         ("version 2", query()),
+        ("padded to the shortest frame", padded(&query(), 60)),
         ("version 3", longer(&query(), &[2, 125, 0, 0])),
         ("a proxy's", igmp_with(26, &[0; 4])),
         ("more options", with_options(&query(), &[1, 1, 1, 1, 0x94, 4, 0, 0])),

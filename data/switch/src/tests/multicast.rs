@@ -17,6 +17,7 @@ impl World {
     fn floods_after_query(&mut self) -> bool {
         self.ports[0].tx.lock().unwrap().push(QUERY.to_vec());
         self.breathe(0, SECOND);
+        *self.ports[0].offload.lock().unwrap() = Offload::NONE;
         let mut data = QUERY.to_vec();
         data[..6].copy_from_slice(&[1, 0, 0x5e, 1, 2, 3]);
         data[23] = 17;
@@ -56,6 +57,18 @@ fn a_query_counts_if_each_port_that_joins_is_given_it() {
     assert!(!floods([reaching(6), member(2, joined()), member(4, joined())]));
     let other = Policy { vlan: Vlan::Access(7), ..joined() };
     assert!(!floods([Policy::default(), joined(), other]), "port 2 is on another LAN");
+}
+
+/// Its sum is right, and another one when it has been done: hosts ignore it.
+#[test]
+fn a_query_whose_sum_is_to_be_done_does_not_count() {
+    for needs_csum in [false, true] {
+        let mut w = world(2, Options::default());
+        w.set_all(vec![Policy::default(), joined()]);
+        *w.ports[0].offload.lock().unwrap() =
+            Offload { needs_csum, csum_start: 38, csum_offset: 2, ..Offload::NONE };
+        assert_eq!(w.floods_after_query(), needs_csum);
+    }
 }
 
 /// Of two uplinks a guest uses one: the other's querier does not ask it.
