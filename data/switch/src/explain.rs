@@ -169,9 +169,14 @@ impl Trace<'_> {
         match way {
             Way::Drop(reason) => Err(End::Refused(reason)),
             Way::To(port) | Way::Team(port) => Ok(End::To(self.receive(port, domain, way))),
+            Way::WholeTeam(of) => {
+                let mates = self.table.mates(of);
+                self.flood(domain, mates).map(End::Flooded)
+            }
             Way::Flood => {
                 self.storm()?;
-                self.flood(domain).map(End::Flooded)
+                let all = self.table.members().iter().copied();
+                self.flood(domain, all).map(End::Flooded)
             }
         }
     }

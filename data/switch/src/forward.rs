@@ -45,6 +45,8 @@ pub(crate) enum Way {
     To(PortId),
     /// To a member of this port's team.
     Team(PortId),
+    /// To all members of this port's team that may have it.
+    WholeTeam(PortId),
     Flood,
     Drop(Reason),
 }
@@ -416,6 +418,7 @@ impl Pass<'_> {
         match way {
             Way::To(port) => self.append_to(port, run),
             Way::Team(port) => self.steer(batch, run, port),
+            Way::WholeTeam(_) => {}
             Way::Flood => self.flood(batch, run),
             Way::Drop(reason) => self.drop_at_source(batch, run, reason),
         }
@@ -434,6 +437,10 @@ impl Pass<'_> {
             match way {
                 Way::To(to) => self.append_to(to, i..i + 1),
                 Way::Drop(reason) => self.drop_at_source(batch, i..i + 1, reason),
+                Way::WholeTeam(of) => {
+                    let mates = self.table.mates(of);
+                    self.for_all(batch, i..i + 1, domain, None, mates);
+                }
                 Way::Team(_) | Way::Flood => {}
             }
         }

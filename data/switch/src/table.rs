@@ -7,7 +7,7 @@ use vmlan_frame::{Mirror, Port, Reason};
 
 use crate::MAX_PORTS;
 use crate::forward::Way;
-use crate::policy::{Chosen, Domain, Form, Policy, Steer, Vlan};
+use crate::policy::{Chosen, Domain, Form, Macs, Policy, Steer, Vlan};
 
 /// Number of a port in its switch, below [`MAX_PORTS`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -239,8 +239,10 @@ impl Table {
             let entry = self.get(port);
             entry.is_some_and(|e| e.port.is_up() && e.policy.vlan.carries(domain))
         };
-        let team = self.get(port).and_then(|e| e.policy.team.as_ref());
-        team.map_or(Chosen::All, |team| team.choose(frame, can))
+        let Some(policy) = self.get(port).map(|e| &e.policy) else { return Chosen::All };
+        // Guests that share an address list it. What is behind a bond is learned.
+        let guests = matches!(policy.source_check.macs, Macs::Listed(_));
+        policy.team.as_ref().map_or(Chosen::All, |team| team.choose(frame, guests, can))
     }
 
     /// Where the frame of [`Way::Team`] goes from `source`, whose destination is behind `port` and
@@ -259,8 +261,15 @@ impl Table {
             },
             // No member is up: the frame is lost at the one that it was last sent from.
             Chosen::Nobody if self.is_hashed(port) => Way::To(port),
+            Chosen::All if self.is_hashed(port) => Way::WholeTeam(port),
             Chosen::All | Chosen::Nobody => Way::Drop(Reason::Unknown),
         }
+    }
+
+    /// The members of `port`'s team.
+    pub(crate) fn mates(&self, port: PortId) -> impl Iterator<Item = PortId> {
+        let team = self.get(port).and_then(|e| e.policy.team.as_ref());
+        team.into_iter().flat_map(|team| team.ports())
     }
 
     fn is_hashed(&self, port: PortId) -> bool {

@@ -50,7 +50,7 @@ impl Pass<'_> {
         let way = *self.state.ways.get(i)?;
         Some(match (way, batch.dropped(i)) {
             (
-                Way::Flood,
+                Way::Flood | Way::WholeTeam(_),
                 None | Some(Reason::ReceiverFull | Reason::OverLimit | Reason::TooLong),
             ) => Fate::Many,
             (Way::To(port) | Way::Team(port), None) => Fate::Port(port.index()),
@@ -72,7 +72,7 @@ impl Pass<'_> {
             }
             let (receivers, to_many) = match self.state.ways.get(i) {
                 Some(Way::To(port)) if dropped.is_none() => (std::slice::from_ref(port), false),
-                Some(Way::Flood) => (self.table.members(), true),
+                Some(Way::Flood | Way::WholeTeam(_)) => (self.table.members(), true),
                 _ => continue,
             };
             for port in receivers {

@@ -40,6 +40,9 @@ pub(super) fn finding(found: &Finding, known: &Known<'_>) -> String {
         Finding::ReceiverIsMonitor => "a monitor: it gets copies only".into(),
         Finding::Storm(tokens) => storm(*tokens),
         Finding::Chosen(to) => format!("the team's member for it is {}", name(*to)),
+        Finding::ChosenAll(at) => {
+            format!("it tells of a neighbour: for each member of the team of {}", name(*at))
+        }
         Finding::NoMember(at) => format!("nobody in the team of {} has its address", name(*at)),
         Finding::NotChosen => "it is for another member of the team, or comes from one".into(),
         Finding::Multicast => "for all ports".into(),

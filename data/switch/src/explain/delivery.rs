@@ -13,12 +13,16 @@ use crate::snooping::Cast;
 use crate::{Entry, PortId};
 
 impl Trace<'_> {
-    /// `Pass::flood`.
-    pub(super) fn flood(&mut self, domain: Domain) -> Result<Vec<Receiver>, End> {
+    /// `Pass::for_all`.
+    pub(super) fn flood(
+        &mut self,
+        domain: Domain,
+        ports: impl Iterator<Item = PortId>,
+    ) -> Result<Vec<Receiver>, End> {
         let cast = self.cast(domain);
         let (mut receivers, mut refused) = (Vec::new(), false);
         let (table, source) = (self.table, self.source);
-        for port in table.members().iter().copied().filter(|p| *p != source) {
+        for port in ports.filter(|p| *p != source) {
             match self.table.floods_to(self.as_source(), domain, port) {
                 Some(true) if !self.switch.wants(table, port, cast, self.now) => {
                     self.step(Some(port), Verdict::Refuse, Finding::NotJoined);

@@ -156,6 +156,8 @@ pub enum Finding {
     Storm(StormTokens),
     /// The member of the destination's team that gets the frame.
     Chosen(PortId),
+    /// All members of this port's team get the frame: it tells of a neighbour.
+    ChosenAll(PortId),
     /// No member of this port's team has the address that the packet is for.
     NoMember(PortId),
     /// The frame is for another member of the port's team, or comes from one.
@@ -220,7 +222,9 @@ impl Finding {
             | Self::ReachesNobody
             | Self::ReceiverIsMonitor => Check::Reach,
             Self::Storm(_) => Check::Storm,
-            Self::Chosen(_) | Self::NoMember(_) | Self::NotChosen => Check::Team,
+            Self::Chosen(_) | Self::ChosenAll(_) | Self::NoMember(_) | Self::NotChosen => {
+                Check::Team
+            }
             Self::Multicast | Self::Members | Self::Report | Self::Query | Self::NotJoined => {
                 Check::Multicast
             }

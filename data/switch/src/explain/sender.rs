@@ -147,6 +147,10 @@ impl Trace<'_> {
                 self.step(Some(port), Verdict::Refuse, Finding::MayNotSend(port));
                 return Err(End::Refused(reason));
             }
+            Way::WholeTeam(of) => {
+                self.pass(Finding::Destination(dst, Place::Behind(port)));
+                self.pass(Finding::ChosenAll(of));
+            }
             Way::To(to) | Way::Team(to) => {
                 self.pass(Finding::Destination(dst, Place::Behind(port)));
                 if team.is_some() {

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use vmlan_frame::{Batch, Reason};
 
-use super::{Pass, batch_frame};
+use super::{Pass, Way, batch_frame};
 use crate::PortId;
 use crate::policy::Domain;
 use crate::snooping::Cast;
@@ -12,12 +12,13 @@ use crate::snooping::Cast;
 impl Pass<'_> {
     pub(super) fn flood(&mut self, batch: &mut Batch<'_>, run: Range<usize>) {
         let domain = self.state.domains.last().copied().unwrap_or_default();
+        let all = self.table.members().iter().copied();
         if self.are_alike(batch, run.start) {
-            return self.for_all(batch, run, domain, None);
+            return self.for_all(batch, run, domain, None, all);
         }
         for i in run {
             let cast = self.look(batch, i, domain, true);
-            self.for_all(batch, i..i + 1, domain, Some(cast));
+            self.for_all(batch, i..i + 1, domain, Some(cast), all.clone());
         }
     }
 
@@ -55,22 +56,23 @@ impl Pass<'_> {
         })
     }
 
-    /// Appends `run` to the lists of all who may have it; if it is one frame for some of them, of
-    /// those.
-    fn for_all(
+    /// Appends `run` to the lists of all of `ports` who may have it; if it is one frame for some of
+    /// them, of those.
+    pub(super) fn for_all(
         &mut self,
         batch: &mut Batch<'_>,
         run: Range<usize>,
         domain: Domain,
         some: Option<Cast>,
+        ports: impl Iterator<Item = PortId>,
     ) {
         let (mut copies, mut refused) = (0, 0);
-        for port in self.table.members() {
-            match self.floods_to(*port, domain) {
-                Some(true) if some.is_some_and(|c| !self.gets(batch, run.start, *port, c)) => {
+        for port in ports {
+            match self.floods_to(port, domain) {
+                Some(true) if some.is_some_and(|c| !self.gets(batch, run.start, port, c)) => {
                     continue;
                 }
-                Some(true) => self.append_to(*port, run.clone()),
+                Some(true) => self.append_to(port, run.clone()),
                 Some(false) => refused += 1,
                 None => continue,
             }
@@ -95,10 +97,16 @@ impl Pass<'_> {
             && self.table.is_chosen(&self.entry.policy, domain, port, frame)
     }
 
-    /// True if frame `i`, which was for all, has gone to `port`.
+    /// True if frame `i`, which was for many, has gone to `port`.
     pub(crate) fn flooded(&self, batch: &Batch<'_>, i: usize, port: PortId) -> bool {
         let domain = self.state.domains.get(i).copied().unwrap_or_default();
-        let gets = || self.gets(batch, i, port, self.look(batch, i, domain, false));
-        self.floods_to(port, domain) == Some(true) && (self.are_alike(batch, i) || gets())
+        let gets = || match self.state.ways.get(i) {
+            Some(Way::WholeTeam(of)) => self.table.mates(*of).any(|mate| mate == port),
+            _ => {
+                let look = || self.look(batch, i, domain, false);
+                self.are_alike(batch, i) || self.gets(batch, i, port, look())
+            }
+        };
+        self.floods_to(port, domain) == Some(true) && gets()
     }
 }

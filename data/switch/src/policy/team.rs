@@ -9,6 +9,9 @@
 //! after a restart, and on other hosts. The hash is not keyed, as that of a bond is not: a sender
 //! can aim its flows at one member.
 //!
+//! Each guest has neighbours of its own to know, though all have one address: what tells of a
+//! neighbour goes to all of them. At a bond it would come twice.
+//!
 //! Nothing passes from one member to another.
 
 use core::net::IpAddr;
@@ -98,15 +101,26 @@ impl Team {
         self.members.iter().any(|m| m.port == port)
     }
 
+    /// The members.
+    pub(crate) fn ports(&self) -> impl Iterator<Item = PortId> {
+        self.members.iter().map(|m| m.port)
+    }
+
     /// Who of those for which `can` is true gets the frame of `len` bytes that begins with `head`.
+    /// `guests`: the members are guests, not ways to one switch.
     pub(crate) fn choose(
         &self,
         (head, len): (&[u8], usize),
+        guests: bool,
         can: impl Fn(PortId) -> bool,
     ) -> Chosen {
+        let headers = Headers::parse(head, len);
         match self.steer {
             Steer::Hash(fields) => {
-                let bucket = fields_hash(fields, head, len) % BUCKETS;
+                if guests && tells(&headers, head, len) && self.ports().any(&can) {
+                    return Chosen::All;
+                }
+                let bucket = fields_hash(fields, &headers, head) % BUCKETS;
                 let owner = usize::try_from(bucket).ok().and_then(|b| self.buckets.get(b));
                 let owner = owner.and_then(|i| self.members.get(usize::from(*i)));
                 let owner = owner.filter(|m| can(m.port));
@@ -114,7 +128,7 @@ impl Team {
                 owner.or_else(next).map_or(Chosen::Nobody, |m| Chosen::One(m.port))
             }
             Steer::Ip => {
-                let Some(ip) = asked(head, len) else { return Chosen::All };
+                let Some(ip) = asked(&headers, head, len) else { return Chosen::All };
                 match self.owner(ip).filter(|port| can(*port)) {
                     Some(port) => Chosen::One(port),
                     None => Chosen::Nobody,
@@ -133,10 +147,18 @@ impl Team {
     }
 }
 
+/// True for ARP and neighbour discovery that say where an address is and ask for none: answers,
+/// and announcements, which may be requests for the sender itself (RFC 5227 section 3).
+fn tells(headers: &Headers, head: &[u8], len: usize) -> bool {
+    let arp = headers.arp(head, len);
+    arp.is_some_and(|a| a.operation == 2 || a.operation == 1 && a.sender.1 == a.target.1)
+        || headers.neighbour(head).is_some_and(|n| n.kind == Neighbour::NA)
+}
+
 /// The one IP address that a frame is for: the packet's destination, or what ARP or neighbour
 /// discovery asks for; `None` if it is for many, or is no IP.
-fn asked(head: &[u8], len: usize) -> Option<IpAddr> {
-    let headers = Headers::parse(head, len);
+fn asked(headers: &Headers, head: &[u8], len: usize) -> Option<IpAddr> {
+    let to_all = head.first_chunk().is_some_and(|dst| Mac::new(*dst).is_group());
     if let Some(arp) = headers.arp(head, len) {
         return Some(IpAddr::from(arp.target.1));
     }
@@ -144,7 +166,6 @@ fn asked(head: &[u8], len: usize) -> Option<IpAddr> {
     if let Some(target) = solicitation.and_then(|n| n.target) {
         return Some(IpAddr::from(target));
     }
-    let to_all = head.first_chunk().is_some_and(|dst| Mac::new(*dst).is_group());
     let (_, to) = headers.addresses(head).filter(|_| !to_all)?;
     let v4 = <[u8; 4]>::try_from(to).map(IpAddr::from);
     v4.or_else(|_| <[u8; 16]>::try_from(to).map(IpAddr::from)).ok()

@@ -25,7 +25,7 @@ fn flow(n: u16) -> Vec<u8> {
 }
 
 fn spread(team: &Team, can: impl Fn(PortId) -> bool) -> Vec<Chosen> {
-    (0..10_000).map(flow).map(|f| team.choose((&f, 60), &can)).collect()
+    (0..10_000).map(flow).map(|f| team.choose((&f, 60), false, &can)).collect()
 }
 
 fn count(of: &[Chosen], i: usize) -> usize {
@@ -72,9 +72,9 @@ fn who_leaves_moves_its_own_flows_and_who_comes_takes_its_own() {
 #[test]
 fn without_members_nobody_is_chosen() {
     let f = flow(1);
-    assert_eq!(team(0..2).choose((&f, 60), |_| false), Chosen::Nobody);
-    assert_eq!(team([]).choose((&f, 60), |_| true), Chosen::Nobody);
-    let short = team(0..2).choose((&f[..14], 14), |_| true);
+    assert_eq!(team(0..2).choose((&f, 60), false, |_| false), Chosen::Nobody);
+    assert_eq!(team([]).choose((&f, 60), false, |_| true), Chosen::Nobody);
+    let short = team(0..2).choose((&f[..14], 14), false, |_| true);
     assert!(matches!(short, Chosen::One(_)), "frames without IP have MAC addresses");
 }
 
@@ -88,7 +88,7 @@ fn addresses_have_owners() {
         let mut f = flow(1);
         f[33] = last;
         f[0] = u8::from(group);
-        team.choose((&f, 60), |_| true)
+        team.choose((&f, 60), false, |_| true)
     };
     assert_eq!(to(1, false), Chosen::One(id(1)));
     assert_eq!(to(2, false), Chosen::One(id(2)), "the longest prefix");
@@ -97,8 +97,12 @@ fn addresses_have_owners() {
     let mut arp = vec![0xff; 42];
     arp[12..22].copy_from_slice(&[8, 6, 0, 1, 8, 0, 6, 4, 0, 1]);
     arp[38..].copy_from_slice(&[10, 0, 0, 2]);
-    assert_eq!(team.choose((&arp, 42), |_| true), Chosen::One(id(2)), "who is asked for");
-    assert_eq!(team.choose((&arp, 42), |port| port != id(2)), Chosen::Nobody, "though it is down");
+    assert_eq!(team.choose((&arp, 42), false, |_| true), Chosen::One(id(2)), "who is asked for");
+    assert_eq!(
+        team.choose((&arp, 42), false, |port| port != id(2)),
+        Chosen::Nobody,
+        "though it is down"
+    );
 }
 
 #[test]
