@@ -160,7 +160,8 @@ fn tells(headers: &Headers, head: &[u8], len: usize) -> bool {
 fn asked(headers: &Headers, head: &[u8], len: usize) -> Option<IpAddr> {
     let to_all = head.first_chunk().is_some_and(|dst| Mac::new(*dst).is_group());
     if let Some(arp) = headers.arp(head, len) {
-        return Some(IpAddr::from(arp.target.1));
+        let asks = !(to_all && tells(headers, head, len));
+        return asks.then_some(IpAddr::from(arp.target.1));
     }
     let solicitation = headers.neighbour(head).filter(|n| n.kind == Neighbour::NS);
     if let Some(target) = solicitation.and_then(|n| n.target) {

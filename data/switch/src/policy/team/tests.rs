@@ -103,6 +103,14 @@ fn addresses_have_owners() {
         Chosen::Nobody,
         "though it is down"
     );
+    let all = |arp: &[u8]| team.choose((arp, 42), false, |_| true) == Chosen::All;
+    arp[28..32].copy_from_slice(&[10, 0, 0, 2]);
+    assert!(all(&arp), "who announces itself asks nobody");
+    arp[31] = 9;
+    arp[21] = 2;
+    assert!(all(&arp), "nor does an answer to all");
+    arp[0] = 2;
+    assert_eq!(team.choose((&arp, 42), false, |_| true), Chosen::One(id(2)), "who is answered");
 }
 
 #[test]
