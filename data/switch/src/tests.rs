@@ -302,6 +302,7 @@ fn packets_too_long_for_a_link_are_dropped_and_their_sender_is_told() {
     assert_eq!(send(&mut w, mac(2), 1415, 10_000_001), [1, 0, 0]);
     assert_eq!(send(&mut w, Mac::BROADCAST, 1500, 1 << 40), [0, 0, 1], "others get it");
     assert_eq!(w.dropped(1, Reason::TooLong), 4);
+    assert_eq!(send(&mut w, mac(9), 1500, 2 << 40), [0, 0, 1], "it may be behind another link");
     w.ports[1].up.store(false, Ordering::Relaxed);
     assert_eq!(send(&mut w, mac(2), 1500, 2 << 40), [0, 0, 0]);
     assert_eq!(w.dropped(1, Reason::LinkDown), 1, "who is down says nothing of lengths");

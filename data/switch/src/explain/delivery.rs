@@ -101,7 +101,9 @@ impl Trace<'_> {
         let policy = &*entry.policy;
         let narrow = policy.mtu.filter(|mtu| entry.port.is_up() && exceeds(*mtu, &self.batch, 0));
         if let Some(mtu) = narrow {
-            self.answer(mtu);
+            if way == Way::To(port) {
+                self.answer(mtu);
+            }
             return (Finding::TooLong(mtu), Fate::Dropped(Reason::TooLong));
         }
         if let Some(finding) = self.over(policy) {
@@ -121,7 +123,7 @@ impl Trace<'_> {
         (Finding::Delivery { tags: Tags::of(&seen), left, full }, Fate::Delivered(seen))
     }
 
-    /// `Pass::answer`: of several receivers the first one's.
+    /// `Pass::answer`.
     fn answer(&mut self, mtu: u16) {
         let (head, len) = self.frame();
         let mut frame = [0; TOO_BIG];

@@ -8,7 +8,7 @@ use vmlan_frame::headers::{Headers, TOO_BIG, too_big};
 use vmlan_frame::{Batch, Gso, Offload, Reason};
 use vmlan_ram::Slice;
 
-use super::{Pass, batch_frame};
+use super::{Pass, Way, batch_frame};
 use crate::{MAX_PORTS, PortId};
 
 /// Nanoseconds between two answers to one port.
@@ -67,7 +67,10 @@ impl Pass<'_> {
             if long {
                 // Counted first: whoever has the answer may ask.
                 entry.port.counters().output.drop(Reason::TooLong, 1);
-                self.answer(batch, i, mtu);
+                // Only if it had no other way: of a flood, another receiver may be the one it is for.
+                if self.state.ways.get(i) == Some(&Way::To(to)) {
+                    self.answer(batch, i, mtu);
+                }
                 batch.set_dropped(i, Reason::TooLong);
             }
             !long
