@@ -25,7 +25,7 @@ use std::hash::{BuildHasher, DefaultHasher, Hash, Hasher, RandomState};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use vmlan_frame::headers::{Membership, Records};
+use vmlan_frame::headers::{ETHERTYPE_QINQ, ETHERTYPE_VLAN, Membership, Records};
 use vmlan_frame::{Headers, Network, Reason};
 
 use crate::policy::{Domain, Policy, Vlan};
@@ -428,9 +428,14 @@ impl Snooping {
 /// whomever it is addressed: a router hears queries in frames to itself, too.
 ///
 /// # Errors
-/// [`Reason::MulticastGuard`] if it is a query, or what could be one.
+/// [`Reason::MulticastGuard`] if it is a query, or what could be one: also behind more tags than
+/// are read.
 pub(crate) fn guard((head, len): (&[u8], usize)) -> Result<(), Reason> {
-    match Headers::parse(head, len).membership(head) {
+    let headers = Headers::parse(head, len);
+    if matches!(headers.ethertype, ETHERTYPE_VLAN | ETHERTYPE_QINQ) {
+        return Err(Reason::MulticastGuard);
+    }
+    match headers.membership(head, len) {
         Some(Membership::Query { .. } | Membership::Unclear) => Err(Reason::MulticastGuard),
         Some(Membership::Report(_)) | None => Ok(()),
     }

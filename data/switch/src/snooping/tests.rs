@@ -237,6 +237,10 @@ fn a_host_is_no_querier() {
     let mut fragment = query();
     fragment[20] = 0x20;
     assert_eq!(from(&fragment), Err(Reason::MulticastGuard));
+    for tags in 1..4 {
+        let hidden = tagged(query(), &[[0x81, 0, 0, 0], [0x88, 0xa8, 0, 0]].repeat(2)[..tags]);
+        assert_eq!(from(&hidden), Err(Reason::MulticastGuard), "{tags} priority tags");
+    }
     let mut short = query();
     short.truncate(39);
     assert_eq!(from(&short), Err(Reason::MulticastGuard));
