@@ -182,6 +182,10 @@ check "curl: refused at once" 'after [0-9]{1,3} ms' \
   "$(inside curl -sS -m 5 "http://$server:81/" 2>&1 || true)"
 check "curl: the host's loopback is closed" 'after [0-9]{1,3} ms' \
   "$(inside curl -sS -m 5 http://10.77.0.1:80/ 2>&1 || true)"
+for own in 192.0.2.1 192.0.2.2; do
+  check "curl: $own, the host's, is closed" 'after [0-9]{1,3} ms' \
+    "$(inside curl -sS -m 5 http://$own:5201/ 2>&1 || true)"
+done
 
 # 1,000 connections that say nothing cost nothing.
 inside python3 -c '

@@ -54,6 +54,7 @@ start() { exec nsenter --net --target "$host" "$@"; }
 in_host ip link add up0 type veth peer name up1
 in_host ip addr add $server/32 dev lo
 in_host ip addr add 192.0.2.1/24 dev up0
+in_host ip addr add 192.0.2.2/24 dev up0
 in_host ip link set up0 up
 in_host ip link set up1 up
 in_host ip route add default via 192.0.2.254

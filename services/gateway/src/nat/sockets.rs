@@ -1,7 +1,7 @@
 //! Sockets of the host, none of which ever waits.
 
 use std::io;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
@@ -52,17 +52,41 @@ pub(crate) fn leads_out_by_ipv6() -> bool {
     udp((OUTSIDE, 9).into()).is_ok()
 }
 
-/// Is `address` one of this host's? The kernel says so by the source that it would use. No packet
-/// leaves. The first address of a network that it is in is that of each router there, and so its
-/// own, if it is one (RFC 4291, 2.6.1).
+/// Is `address` one of this host's? No packet leaves.
 pub(crate) fn is_own(address: IpAddr) -> bool {
-    let Ok(fd) = udp(SocketAddr::new(address, 9)) else { return false };
-    let own = rustix::net::getsockname(&fd).ok().and_then(|own| SocketAddr::try_from(own).ok());
-    let of_routers = |own: IpAddr| match (own, address) {
-        (IpAddr::V6(own), IpAddr::V6(address)) => own.to_bits() >> 64 << 64 == address.to_bits(),
-        _ => false,
+    match address {
+        IpAddr::V4(own) => is_own4(own),
+        IpAddr::V6(own) => is_own6(own),
+    }
+}
+
+/// The kernel lets a socket have only addresses of the host, or groups. With `ip_nonlocal_bind` a
+/// socket may have any, but nothing leads from it anywhere.
+///
+/// The source that the kernel would use says less: to an address that a device has beside others of
+/// the same network, that is the first of them.
+fn is_own4(address: Ipv4Addr) -> bool {
+    let Ok(fd) = rustix::net::socket_with(AddressFamily::INET, SocketType::DGRAM, FLAGS, None)
+    else {
+        return false;
     };
-    own.is_some_and(|own| own.ip() == address || of_routers(own.ip()))
+    match rustix::net::bind(&fd, &SocketAddr::from((address, 0))) {
+        Ok(()) => rustix::net::connect(&fd, &SocketAddr::from((address, 9))).is_ok(),
+        // What cannot be found out is closed.
+        Err(e) => e != Errno::ADDRNOTAVAIL,
+    }
+}
+
+/// The kernel says so by the source that it would use. The first address of a network that the host
+/// is in is that of each router there, and so its own, if it is one (RFC 4291, 2.6.1).
+fn is_own6(address: Ipv6Addr) -> bool {
+    let Ok(fd) = udp(SocketAddr::from((address, 9))) else { return false };
+    let own = rustix::net::getsockname(&fd).ok().and_then(|own| SocketAddr::try_from(own).ok());
+    let of_routers = |own: Ipv6Addr| own.to_bits() >> 64 << 64 == address.to_bits();
+    own.is_some_and(|own| match own.ip() {
+        IpAddr::V6(own) => own == address || of_routers(own),
+        IpAddr::V4(_) => false,
+    })
 }
 
 /// A socket that listens for connections.
@@ -104,4 +128,23 @@ pub(crate) fn outcome(fd: &OwnedFd) -> Result<(), Errno> {
 pub(crate) fn reset(fd: OwnedFd) {
     let _ = sockopt::set_socket_linger(fd.as_fd(), Some(Duration::ZERO));
     drop(fd);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The loopback device has 127.0.0.1 and its network, as others have several addresses.
+    #[test]
+    fn each_address_of_the_host_is_its_own() {
+        for (address, own) in [
+            ("127.0.0.1", true),
+            ("127.0.0.2", true),
+            ("192.0.2.1", false),
+            ("::1", true),
+            ("2001:db8::1", false),
+        ] {
+            assert_eq!(is_own(address.parse().unwrap()), own, "{address}");
+        }
+    }
 }
