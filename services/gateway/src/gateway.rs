@@ -388,10 +388,10 @@ impl Gateway {
                 return To::Refused(reason);
             }
         };
-        if let Some(Change::Given(Lease { ip: IpAddr::V4(ip), .. })) = outcome.change {
-            self.guests.neighbours.learn(ip, mac);
+        if let Some(Change::Given(Lease { ip: IpAddr::V4(ip), .. })) = outcome.changes.last() {
+            self.guests.neighbours.learn(*ip, mac);
         }
-        self.news.extend(outcome.change.map(ipv6::told));
+        self.news.extend(outcome.changes.into_iter().map(ipv6::told));
         if let Some(reply) = outcome.reply {
             let ends = Packet { from: self.mac, to: reply.mac };
             let from = SocketAddr::from((self.setup.network.gateway(), dhcp::SERVER));

@@ -36,7 +36,7 @@ pub(crate) struct Reply {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Outcome {
     pub(crate) reply: Option<Reply>,
-    pub(crate) change: Option<Change>,
+    pub(crate) changes: Vec<Change>,
 }
 
 /// The server.
@@ -73,18 +73,17 @@ impl Server<'_> {
             DhcpMessageType::Request => self.request(request, who, now),
             DhcpMessageType::Inform => {
                 let reply = self.reply(&request, DhcpMessageType::Ack, Ipv4Addr::UNSPECIFIED);
-                Ok(Outcome { reply: Some(reply?), change: None })
+                Ok(Outcome { reply: Some(reply?), changes: Vec::new() })
             }
             DhcpMessageType::Release => {
                 let ip = repr.client_ip;
-                let change =
-                    self.leases.release(who.mac, ip).then_some(Change::Released(ip.into()));
-                Ok(Outcome { reply: None, change })
+                let released = self.leases.release(who.mac, ip);
+                Ok(Outcome { reply: None, changes: no_longer(ip, released) })
             }
             DhcpMessageType::Decline => {
                 let ip = repr.requested_ip.ok_or(Reason::Malformed)?;
                 let declined = self.leases.decline(who, ip, now);
-                Ok(Outcome { reply: None, change: declined.then_some(Change::Released(ip.into())) })
+                Ok(Outcome { reply: None, changes: no_longer(ip, declined) })
             }
             _ => Err(Reason::Malformed),
         }
@@ -99,7 +98,7 @@ impl Server<'_> {
         let wanted = request.repr.requested_ip;
         let ip = self.leases.offer(who, wanted, now).ok_or(Reason::DhcpExhausted)?;
         let reply = self.reply(request, DhcpMessageType::Offer, ip)?;
-        Ok(Outcome { reply: Some(reply), change: None })
+        Ok(Outcome { reply: Some(reply), changes: Vec::new() })
     }
 
     fn request(&mut self, request: Request<'_>, who: Who<'_>, now: u64) -> Result<Outcome, Reason> {
@@ -110,10 +109,10 @@ impl Server<'_> {
         let current = Some(repr.client_ip).filter(|ip| !ip.is_unspecified());
         let ip = repr.requested_ip.or(current).ok_or(Reason::Malformed)?;
         let times = (now, now + u64::from(self.setup.lease));
-        let lease = self.leases.request(who, ip, request.hostname.clone(), times);
-        let kind = if lease.is_some() { DhcpMessageType::Ack } else { DhcpMessageType::Nak };
+        let changes = self.leases.request(who, ip, request.hostname.clone(), times);
+        let kind = if changes.is_some() { DhcpMessageType::Ack } else { DhcpMessageType::Nak };
         let reply = self.reply(&request, kind, ip)?;
-        Ok(Outcome { reply: Some(reply), change: lease.map(Change::Given) })
+        Ok(Outcome { reply: Some(reply), changes: changes.unwrap_or_default() })
     }
 
     fn reply(
@@ -177,6 +176,11 @@ impl Server<'_> {
         };
         Ok(Reply { bytes, to, mac })
     }
+}
+
+/// What the switch is told if nobody has `ip` any longer.
+fn no_longer(ip: Ipv4Addr, released: bool) -> Vec<Change> {
+    released.then_some(Change::Released(ip.into())).into_iter().collect()
 }
 
 /// A name as DNS writes it (RFC 1035, 3.1).

@@ -12,6 +12,9 @@ use crate::link::{Mac, mac_text, parse_mac};
 const OFFER: u64 = 10;
 /// Offers of one port.
 const OFFERS: usize = 16;
+/// Leases of one port, as many as it has NICs at a time. One that takes turns with more does not
+/// have all addresses.
+const LEASES: usize = 16;
 /// Seconds that an address which somebody found in use is not given.
 const DECLINED: u64 = 60;
 
@@ -140,14 +143,14 @@ impl Leases {
     }
 
     /// Gives `ip` to `who` until `expires`, if it may have it. A port that has an address reserved
-    /// gets no other while that one is free.
+    /// gets no other while that one is free; one that has many leases loses the oldest.
     pub(crate) fn request(
         &mut self,
         who: Who<'_>,
         ip: Ipv4Addr,
         hostname: Option<String>,
         (now, expires): (u64, u64),
-    ) -> Option<Lease> {
+    ) -> Option<Vec<Change>> {
         let reserved = self.reserved.get(who.port).filter(|own| **own != ip);
         let better = reserved.is_some_and(|own| self.is_free(*own, who, now));
         if better || !self.is_free(ip, who, now) {
@@ -156,7 +159,26 @@ impl Leases {
         self.offers.retain(|offer| offer.mac != who.mac);
         let port = who.port.to_owned();
         self.put(ip, Held { mac: who.mac, port: port.clone(), expires });
-        Some(Lease { ip: ip.into(), mac: mac_text(who.mac), port, hostname, expires })
+        let mut changes = self.make_room(who, now);
+        let lease = Lease { ip: ip.into(), mac: mac_text(who.mac), port, hostname, expires };
+        changes.push(Change::Given(lease));
+        Some(changes)
+    }
+
+    /// Forgets those leases of a port's other NICs, the oldest ones, that are too many.
+    fn make_room(&mut self, who: Who<'_>, now: u64) -> Vec<Change> {
+        let others = self
+            .by_ip
+            .iter()
+            .filter(|(_, held)| held.port == who.port && held.mac != who.mac && held.expires > now);
+        let mut others: Vec<_> = others.map(|(ip, held)| (held.expires, *ip)).collect();
+        others.sort_unstable();
+        let many = (others.len() + 1).saturating_sub(LEASES);
+        let forgotten = others.into_iter().take(many).map(|(_, ip)| {
+            self.forget(ip);
+            Change::Released(ip.into())
+        });
+        forgotten.collect()
     }
 
     /// A client gives its address back. True if it was its own.

@@ -1,4 +1,4 @@
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use smoltcp::wire::{DhcpMessageType, DhcpPacket, DhcpRepr};
 use vmlan_config::gateway::{FromGateway, Setup};
@@ -122,6 +122,35 @@ fn three_hundred_clients_for_a_hundred_addresses() {
     // An hour later nobody has renewed.
     lan.now = 3_601_000;
     assert!(lease(&mut lan, nic(149)).is_some());
+}
+
+/// Sixteen at a time, as one port may have, and renewed in turn.
+#[test]
+fn a_port_with_many_nics_does_not_have_all_addresses() {
+    let mut lan = Lan::of_a_switch(Setup::default());
+    let mut told = std::collections::BTreeMap::new();
+    for n in 0..128 {
+        lan.now += 61_000 * i64::from(n % 16 == 0);
+        lan.ports.insert(nic(n), "vm1");
+        assert!(lease(&mut lan, nic(n)).is_some(), "{n}");
+        for news in lan.news() {
+            match news {
+                FromGateway::Lease(lease) => _ = told.insert(lease.ip, lease.mac),
+                FromGateway::Released(ip) => assert!(told.remove(&ip).is_some(), "{ip}"),
+                _ => {}
+            }
+        }
+        assert!(told.len() <= 16, "{}", told.len());
+    }
+    lan.ports.insert(nic(200), "vm2");
+    assert!(lease(&mut lan, nic(200)).is_some());
+    // The newest ones are left, and each is renewed.
+    for mac in (112..128).map(nic) {
+        let own = told.iter().find(|(_, of)| **of == link::mac_text(mac));
+        let IpAddr::V4(ip) = *own.unwrap().0 else { panic!("of IPv4") };
+        let renewed = DhcpRepr { client_ip: ip, ..message(mac, DhcpMessageType::Request, None) };
+        assert_eq!(ask(&mut lan, mac, &renewed).unwrap().1, ip);
+    }
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! A guest made of frames.
 
+use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use smoltcp::time::Instant;
@@ -15,12 +16,25 @@ pub(super) struct Lan {
     pub(super) gateway: Gateway,
     pub(super) frames: Frames,
     pub(super) now: i64,
+    /// Which ports NICs are behind, if there is a switch to ask.
+    pub(super) ports: HashMap<Mac, &'static str>,
+    news: Vec<FromGateway>,
 }
 
 impl Lan {
     pub(super) fn new(setup: Setup) -> Self {
-        let gateway = Gateway::new(setup, true, 1024, Instant::ZERO).unwrap();
-        let mut lan = Self { gateway, frames: Frames::default(), now: 0 };
+        Self::with(setup, true)
+    }
+
+    /// One with a switch, which knows the `ports`.
+    pub(super) fn of_a_switch(setup: Setup) -> Self {
+        Self::with(setup, false)
+    }
+
+    fn with(setup: Setup, alone: bool) -> Self {
+        let gateway = Gateway::new(setup, alone, 1024, Instant::ZERO).unwrap();
+        let (frames, ports) = (Frames::default(), HashMap::new());
+        let mut lan = Self { gateway, frames, now: 0, ports, news: Vec::new() };
         // What the router says to all at first.
         lan.turn();
         lan.take();
@@ -66,10 +80,26 @@ impl Lan {
             let due = self.gateway.due().is_some_and(|due| due <= now);
             let idle = events.is_empty() && !self.gateway.is_busy() && !due;
             self.gateway.run(&mut self.frames, now);
-            if idle {
+            let asked = self.answer();
+            if idle && !asked {
                 break;
             }
         }
+    }
+
+    /// The switch answers. True if it was asked.
+    fn answer(&mut self) -> bool {
+        let (now, mut asked) = (self.time(), false);
+        for news in self.gateway.news() {
+            if let FromGateway::Whose(mac) = &news {
+                let port = link::parse_mac(mac).and_then(|mac| self.ports.get(&mac).copied());
+                self.gateway.answer(mac, port, &mut self.frames, now);
+                asked = true;
+            } else {
+                self.news.push(news);
+            }
+        }
+        asked
     }
 
     pub(super) fn udp(&mut self, from: u16, to: SocketAddr, data: &[u8]) {
@@ -103,7 +133,8 @@ impl Lan {
     }
 
     pub(super) fn news(&mut self) -> Vec<FromGateway> {
-        self.gateway.news()
+        self.news.extend(self.gateway.news());
+        std::mem::take(&mut self.news)
     }
 }
 
