@@ -422,12 +422,13 @@ impl Gateway {
             return To::Refused(Reason::DnsMalformed);
         };
         let names = AllNames { known: &self.guests, setup: &self.setup };
+        let own = SocketAddr::new(ip.to, dns::PORT);
         let ours = dns::answer(&question, query, &self.setup.domain, &names);
         let Some(answer) = ours else {
-            return self.with_nat(link, now, |nat, io| nat.ask(mac, guest, query, question, io));
+            let ends = (guest, own);
+            return self.with_nat(link, now, |nat, io| nat.ask(mac, ends, query, question, io));
         };
         let ends = Packet { from: self.mac, to: mac };
-        let own = SocketAddr::new(ip.to, dns::PORT);
         link.send(&link::udp(ends, own, guest, &answer), link::Offload::default());
         self.counters.answer("dns");
         To::Done

@@ -11,7 +11,7 @@ use crate::services::dns::{self, Code, Question};
 
 /// How long a server has.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// Servers that are asked, one after the other, the same one again if there is only one.
+/// How often a server is asked, one after the other, the same one again if there is only one.
 const TRIES: usize = 3;
 
 /// A question under way.
@@ -23,6 +23,8 @@ pub(crate) struct Asked {
     id: u16,
     socket: OwnedFd,
     tries: usize,
+    /// Which server is asked next.
+    next: usize,
     until: Instant,
 }
 
@@ -35,24 +37,37 @@ pub(crate) enum Answered {
     Foreign,
 }
 
-fn ask(query: &[u8], id: u16, servers: &[SocketAddr], tries: usize) -> Result<OwnedFd, Errno> {
-    let to = servers.get(tries % servers.len().max(1)).ok_or(Errno::DESTADDRREQ)?;
-    let socket = sockets::udp(*to)?;
+/// What `ask` makes of the first server from the `next`th on that it can ask, and which one is
+/// next. The host may know no way to some of them.
+pub(super) fn first<T>(
+    servers: &[SocketAddr],
+    next: usize,
+    ask: impl Fn(SocketAddr) -> Result<T, Errno>,
+) -> Option<(T, usize)> {
+    let from = next % servers.len().max(1);
+    let mut all = servers.iter().enumerate().cycle().skip(from).take(servers.len());
+    all.find_map(|(n, server)| Some((ask(*server).ok()?, n + 1)))
+}
+
+fn ask(query: &[u8], id: u16, server: SocketAddr) -> Result<OwnedFd, Errno> {
+    let socket = sockets::udp(server)?;
     sockets::send(&socket, &dns::renumbered(query, id))?;
     Ok(socket)
 }
 
 impl Asked {
-    /// Asks the first of `servers`.
+    /// Asks the first of `servers` that can be asked. If there is none, the question comes back.
     pub(crate) fn new(
         query: &[u8],
         question: Question,
         id: u16,
         servers: &[SocketAddr],
         now: Instant,
-    ) -> Result<Self, Errno> {
-        let socket = ask(query, id, servers, 0)?;
-        Ok(Self { query: query.to_vec(), question, id, socket, tries: 1, until: now + PATIENCE })
+    ) -> Result<Self, Question> {
+        let asked = first(servers, 0, |server| ask(query, id, server));
+        let Some((socket, next)) = asked else { return Err(question) };
+        let (query, until) = (query.to_vec(), now + PATIENCE);
+        Ok(Self { query, question, id, socket, tries: 1, next, until })
     }
 
     pub(crate) fn socket(&self) -> &OwnedFd {
@@ -82,8 +97,9 @@ impl Asked {
         if self.tries >= TRIES {
             return false;
         }
-        let Ok(socket) = ask(&self.query, self.id, servers, self.tries) else { return false };
-        self.socket = socket;
+        let asked = first(servers, self.next, |server| ask(&self.query, self.id, server));
+        let Some((socket, next)) = asked else { return false };
+        (self.socket, self.next) = (socket, next);
         self.tries += 1;
         self.until = now + PATIENCE;
         true

@@ -8,6 +8,7 @@ use rustix::io::Errno;
 use smoltcp::socket::tcp::State;
 use smoltcp::time::{Duration, Instant};
 
+use super::names::first;
 use super::sockets;
 use super::stack::{Sizes, Stack, Wire};
 use crate::services::dns::{self, Code, Names, Question};
@@ -55,6 +56,8 @@ struct Pending {
     unsent: Vec<u8>,
     got: Vec<u8>,
     tries: usize,
+    /// Which server is asked next.
+    next: usize,
     until: Instant,
 }
 
@@ -86,18 +89,15 @@ fn ask(
     question: Question,
     id: u16,
     servers: &[SocketAddr],
-    tries: usize,
+    (tries, next): (usize, usize),
     now: Instant,
 ) -> Result<Pending, (Vec<u8>, Question)> {
-    let server = servers.get(tries % servers.len().max(1)).copied();
-    match server.map(sockets::tcp) {
-        Some(Ok(socket)) => {
-            let unsent = prefixed(&dns::renumbered(&query, id));
-            let (got, tries) = (Vec::new(), tries + 1);
-            Ok(Pending { socket, query, question, id, unsent, got, tries, until: now + IDLE })
-        }
-        _ => Err((query, question)),
-    }
+    let Some((socket, next)) = first(servers, next, sockets::tcp) else {
+        return Err((query, question));
+    };
+    let unsent = prefixed(&dns::renumbered(&query, id));
+    let (got, tries, until) = (Vec::new(), tries + 1, now + IDLE);
+    Ok(Pending { socket, query, question, id, unsent, got, tries, next, until })
 }
 
 impl Pending {
@@ -189,7 +189,7 @@ impl NamesByTcp {
                         let id = number();
                         events.limited += u64::from(id.is_none());
                         let asked = match id {
-                            Some(id) => ask(query, question, id, servers, 0, now),
+                            Some(id) => ask(query, question, id, servers, (0, 0), now),
                             None => Err((query, question)),
                         };
                         new_socket |= self.wait_for(asked, &mut events);
@@ -276,9 +276,9 @@ impl NamesByTcp {
             }
             events.foreign += 1;
         }
-        let Pending { query, question, id, tries, .. } = pending;
+        let Pending { query, question, id, tries, next, .. } = pending;
         let again = if tries < TRIES {
-            ask(query, question, id, servers, tries, now)
+            ask(query, question, id, servers, (tries, next), now)
         } else {
             Err((query, question))
         };

@@ -8,7 +8,7 @@ use smoltcp::iface::SocketHandle;
 use smoltcp::socket::tcp;
 use vmlan_config::gateway::{Dns, Lease, Setup};
 
-use super::dns::query;
+use super::dns::{NOWHERE, query};
 use super::guest::{GATEWAY, Lan};
 use super::nat::{GATEWAY6, Guest, Port, exchange, from, socket};
 
@@ -139,7 +139,14 @@ fn other_questions_go_on_by_tcp_and_long_answers_come_back() {
 #[test]
 fn a_server_that_lies_or_leaves_is_not_believed() {
     let server = TcpListener::bind("127.0.0.1:0").unwrap();
-    let mut asking = Asking::new(GATEWAY.into(), vec![server.local_addr().unwrap()]);
+    let live = server.local_addr().unwrap();
+    // Who cannot be asked is passed over.
+    for servers in [vec![live], vec![NOWHERE, live], vec![live, NOWHERE]] {
+        lies_or_leaves(&server, Asking::new(GATEWAY.into(), servers));
+    }
+}
+
+fn lies_or_leaves(server: &TcpListener, mut asking: Asking) {
     asking.send(&long(&query(7, "example.org", 1)));
     let mut lie = heard(&mut server.accept().unwrap().0);
     // It has hung up, and another is asked.

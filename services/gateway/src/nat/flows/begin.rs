@@ -346,20 +346,18 @@ impl Nat {
         refused && !std::mem::replace(&mut self.said_no_ping, true)
     }
 
-    /// Asks the host's servers for a guest.
+    /// Asks the host's servers for a guest, which has asked `own`.
     pub(crate) fn ask(
         &mut self,
         mac: Mac,
-        guest: SocketAddr,
+        (guest, own): (SocketAddr, SocketAddr),
         query: &[u8],
         question: dns::Question,
         io: &mut Io<'_>,
     ) -> To {
         let Dns::Ask(servers) = &io.setup.dns else { return To::Refused(Reason::Host) };
-        let Some(own) = io.gateway_for(guest.ip()) else { return To::Refused(Reason::Host) };
-        let far = SocketAddr::new(own, dns::PORT);
         // Several questions may come from one port of the guest's: the number tells them apart.
-        let key = Key { kind: 53, forward: None, mac, guest, far: with_number(far, question.id) };
+        let key = Key { kind: 53, forward: None, mac, guest, far: with_number(own, question.id) };
         if self.keys.contains_key(&key) {
             return To::Done;
         }
@@ -373,8 +371,10 @@ impl Nat {
                 let id = self.add(Body::Names(asked), key, Kind::Dns, port);
                 self.keep(id, io).map_or_else(|to| to, |_| To::Done)
             }
-            Err(_) => {
+            Err(question) => {
                 give_back(io, port, Kind::Dns);
+                let failure = question.empty(query, dns::Code::ServerFailure);
+                io.send(&link::udp(io.ends(mac), own, guest, &failure));
                 To::Refused(Reason::DnsUnanswered)
             }
         }
