@@ -163,7 +163,7 @@ impl Gateway {
             counters: &mut self.counters,
             stations: &mut self.stations,
         };
-        self.forwards.run(&mut self.nat, &mut self.guests, &mut io);
+        self.forwards.run(&mut self.nat, &self.guests, &mut io);
         let names = AllNames { known: &self.guests, setup: &self.setup };
         self.nat.run(&mut io, &names);
         if self.nat.has_news_of_ping(&self.counters) {

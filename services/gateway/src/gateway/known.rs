@@ -65,35 +65,46 @@ impl Known {
     }
 }
 
-impl Guests for Known {
+impl Known {
+    /// The address of a forward's target.
     fn address(&self, target: &Target) -> Option<IpAddr> {
         match target {
             Target::Address(ip) => Some(*ip),
             Target::Port(name) => self.by_name(name.as_str()).first().copied(),
         }
     }
+}
 
-    fn place(&mut self, ip: IpAddr, io: &mut Io<'_>) -> Option<(Mac, PortNo)> {
-        let Some(mac) = self.mac_of(ip) else {
-            let frame = match ip {
-                IpAddr::V4(ip) => {
-                    let own = io.setup.network.gateway();
-                    let ends = io.ends(Mac::BROADCAST);
-                    link::arp(ends, ArpOperation::Request, own, Mac([0; 6]), ip)
-                }
-                IpAddr::V6(ip) if self.network6.is_some_and(|net| net.is_for_hosts(ip)) => {
-                    ndisc::solicitation(io.mac, Network6::local().of_mac(io.mac.0), ip)
-                }
-                IpAddr::V6(_) => return None,
-            };
-            io.send(&frame);
-            return None;
+impl Guests for Known {
+    fn find(&self, target: &Target, io: &mut Io<'_>) -> Option<(IpAddr, (Mac, PortNo))> {
+        let ip = self.address(target)?;
+        let mac = self.mac_of(ip)?;
+        let port = match io.stations.whose(mac, io.now) {
+            Whose::Port(port) => port,
+            Whose::Wait => io.stations.last_known(mac)?,
+            Whose::Refused(_) => return None,
         };
-        match io.stations.whose(mac, io.now) {
-            Whose::Port(port) => Some((mac, port)),
-            Whose::Wait => io.stations.last_known(mac).map(|port| (mac, port)),
-            Whose::Refused(_) => None,
-        }
+        // Who has a NIC's address, or says that it has its IP address, is not the port that is
+        // meant.
+        let meant = match target {
+            Target::Address(_) => true,
+            Target::Port(name) => io.stations.name(port).eq_ignore_ascii_case(name.as_str()),
+        };
+        meant.then_some((ip, (mac, port)))
+    }
+
+    fn ask(&self, target: &Target, io: &mut Io<'_>) {
+        let frame = match self.address(target) {
+            Some(IpAddr::V4(ip)) => {
+                let own = io.setup.network.gateway();
+                link::arp(io.ends(Mac::BROADCAST), ArpOperation::Request, own, Mac([0; 6]), ip)
+            }
+            Some(IpAddr::V6(ip)) if self.network6.is_some_and(|net| net.is_for_hosts(ip)) => {
+                ndisc::solicitation(io.mac, Network6::local().of_mac(io.mac.0), ip)
+            }
+            _ => return,
+        };
+        io.send(&frame);
     }
 }
 

@@ -21,17 +21,20 @@ use crate::link::{LARGEST, Mac, PIECES};
 pub(crate) const FIRST: u64 = 1 << 40;
 /// How long a connection waits for its guest to be found.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Connections that wait, in all.
-const WAITING: usize = 256;
+/// Connections that wait, in all and of one forward.
+const WAITING: (usize, usize) = (256, 32);
+/// How often the LAN is asked for a guest, however many wait for it.
+const AGAIN: Duration = Duration::from_secs(1);
 /// Connections or datagrams taken at once.
 const BATCH: usize = 32;
 
 /// Where guests are.
 pub(crate) trait Guests {
-    /// The address of a forward's target.
-    fn address(&self, target: &Target) -> Option<IpAddr>;
-    /// The NIC and port at an address; asks for it if it is not known.
-    fn place(&mut self, ip: IpAddr, io: &mut Io<'_>) -> Option<(Mac, PortNo)>;
+    /// The address, NIC and port of a forward's target. None: they are not known, or the NIC is
+    /// behind another port than the one that is named.
+    fn find(&self, target: &Target, io: &mut Io<'_>) -> Option<(IpAddr, (Mac, PortNo))>;
+    /// Asks the LAN for a forward's target: then the switch knows its NIC as well.
+    fn ask(&self, target: &Target, io: &mut Io<'_>);
 }
 
 #[derive(Debug)]
@@ -40,12 +43,14 @@ struct Listener {
     socket: Result<Rc<OwnedFd>, String>,
     number: u64,
     ready: bool,
+    waiting: VecDeque<Waiting>,
+    /// When it is looked at though nothing comes. Until then its guest is not asked for.
+    again: Option<Instant>,
 }
 
 #[derive(Debug)]
 struct Waiting {
     socket: OwnedFd,
-    forward: Forward,
     until: Instant,
 }
 
@@ -53,14 +58,19 @@ struct Waiting {
 #[derive(Debug, Default)]
 pub(crate) struct Forwards {
     listeners: Vec<Listener>,
-    waiting: VecDeque<Waiting>,
     next: u64,
 }
 
 impl Forwards {
     /// Listens for these, and for no others. Those that are there already are not touched.
     pub(crate) fn set(&mut self, wanted: &[Forward], nat: &Nat) {
-        self.listeners.retain(|l| wanted.contains(&l.forward) && l.socket.is_ok());
+        self.listeners.retain_mut(|l| {
+            let stays = wanted.contains(&l.forward) && l.socket.is_ok();
+            if !stays {
+                l.waiting.drain(..).for_each(|waiting| sockets::reset(waiting.socket));
+            }
+            stays
+        });
         for forward in wanted {
             if self.listeners.iter().any(|l| l.forward == *forward) {
                 continue;
@@ -74,6 +84,8 @@ impl Forwards {
                 socket,
                 number,
                 ready: false,
+                waiting: VecDeque::new(),
+                again: None,
             });
         }
     }
@@ -95,81 +107,113 @@ impl Forwards {
         self.listeners.iter().any(|listener| listener.ready)
     }
 
-    /// When the first that waits has waited long enough.
+    /// When some listener is to be looked at though nothing comes.
     pub(crate) fn due(&self) -> Option<Instant> {
-        self.waiting.front().map(|waiting| waiting.until)
+        let ends = |l: &Listener| l.waiting.front().map(|waiting| waiting.until);
+        self.listeners.iter().flat_map(|l| ends(l).into_iter().chain(l.again)).min()
     }
 
     /// Takes what came, and looks whether the guests of those who wait are there.
-    pub(crate) fn run(&mut self, nat: &mut Nat, guests: &mut impl Guests, io: &mut Io<'_>) {
-        for n in 0..self.listeners.len() {
-            let Some(listener) = self.listeners.get_mut(n).filter(|l| l.ready) else { continue };
-            let Ok(socket) = listener.socket.as_ref().map(Rc::clone) else { continue };
-            let number = listener.number;
-            let forward = listener.forward.clone();
-            let more = match forward.protocol {
-                Protocol::Tcp => self.accept(&socket, &forward, io.now),
-                Protocol::Udp => take((&socket, number), &forward, nat, guests, io),
-            };
-            self.listeners.get_mut(n).into_iter().for_each(|listener| listener.ready = more);
-        }
-        for _ in 0..self.waiting.len() {
-            let Some(waiting) = self.waiting.pop_front() else { break };
-            if let Some(ip) = guests.address(&waiting.forward.target)
-                && let Some(place) = guests.place(ip, io)
-            {
-                let to = SocketAddr::new(ip, waiting.forward.port);
-                // Without a place the connection ends with a reset.
-                nat.call(waiting.socket, to, place, io);
-            } else if io.now < waiting.until {
-                self.waiting.push_back(waiting);
-            } else {
-                sockets::reset(waiting.socket);
+    pub(crate) fn run(&mut self, nat: &mut Nat, guests: &impl Guests, io: &mut Io<'_>) {
+        let mut waiting: usize = self.listeners.iter().map(|l| l.waiting.len()).sum();
+        for listener in &mut self.listeners {
+            if listener.again.is_some_and(|at| io.now >= at) {
+                (listener.again, listener.ready) = (None, true);
             }
+            waiting -= listener.waiting.len();
+            if listener.ready
+                && let Ok(socket) = listener.socket.as_ref().map(Rc::clone)
+            {
+                listener.ready = match listener.forward.protocol {
+                    Protocol::Tcp => listener.accept(&socket, WAITING.0 - waiting, io.now),
+                    Protocol::Udp => listener.take(&socket, nat, guests, io),
+                };
+            }
+            listener.call(nat, guests, io);
+            waiting += listener.waiting.len();
         }
     }
+}
 
-    /// True if there may be more.
-    fn accept(&mut self, socket: &OwnedFd, forward: &Forward, now: Instant) -> bool {
+impl Listener {
+    /// Takes connections, of which `most` may wait. True if there may be more.
+    fn accept(&mut self, socket: &OwnedFd, most: usize, now: Instant) -> bool {
         for _ in 0..BATCH {
             let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
             match rustix::net::accept_with(socket, flags) {
-                Ok(socket) if self.waiting.len() < WAITING => {
-                    let forward = forward.clone();
-                    self.waiting.push_back(Waiting { socket, forward, until: now + PATIENCE });
+                Ok(socket) if self.waiting.len() < most.min(WAITING.1) => {
+                    self.waiting.push_back(Waiting { socket, until: now + PATIENCE });
                 }
                 Ok(socket) => sockets::reset(socket),
-                // Without descriptors there is no use in trying before somebody comes again.
-                Err(e) => return matches!(e, Errno::INTR | Errno::CONNABORTED),
+                Err(Errno::AGAIN) => return false,
+                Err(Errno::INTR | Errno::CONNABORTED) => return true,
+                // Without descriptors it waits: nobody says when there are some.
+                Err(_) => {
+                    self.again = Some(now + AGAIN);
+                    return false;
+                }
             }
         }
         true
     }
-}
 
-/// Passes datagrams on. True if there may be more.
-fn take(
-    (socket, number): (&Rc<OwnedFd>, u64),
-    forward: &Forward,
-    nat: &mut Nat,
-    guests: &mut impl Guests,
-    io: &mut Io<'_>,
-) -> bool {
-    let mut room = vec![0; LARGEST];
-    for _ in 0..BATCH {
-        if io.link.room() < PIECES {
-            return true;
+    /// Those who wait go on to their guest, if it is there.
+    fn call(&mut self, nat: &mut Nat, guests: &impl Guests, io: &mut Io<'_>) {
+        if self.waiting.is_empty() {
+            return;
         }
-        let got = rustix::net::recvfrom(&**socket, &mut room[..], RecvFlags::DONTWAIT);
-        let Ok((_, len, peer)) = got else { return false };
-        let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok());
-        let Some((peer, ip)) = peer.zip(guests.address(&forward.target)) else { continue };
-        let Some(place) = guests.place(ip, io) else { continue };
-        let to = SocketAddr::new(ip, forward.port);
-        let data = room.get(..len).unwrap_or_default();
-        nat.pass_on((socket, number), (peer, to), place, data, io);
+        if let Some((ip, place)) = guests.find(&self.forward.target, io) {
+            let to = SocketAddr::new(ip, self.forward.port);
+            for waiting in self.waiting.drain(..) {
+                // Without a place the connection ends with a reset.
+                nat.call(waiting.socket, to, place, io);
+            }
+            return;
+        }
+        while let Some(late) = self.waiting.pop_front_if(|waiting| io.now >= waiting.until) {
+            sockets::reset(late.socket);
+        }
+        if !self.waiting.is_empty() {
+            self.ask(guests, io);
+        }
     }
-    true
+
+    /// Asks for the guest, unless it has just been asked for.
+    fn ask(&mut self, guests: &impl Guests, io: &mut Io<'_>) {
+        if self.again.is_none() {
+            self.again = Some(io.now + AGAIN);
+            guests.ask(&self.forward.target, io);
+        }
+    }
+
+    /// Passes datagrams on. True if there may be more.
+    fn take(
+        &mut self,
+        socket: &Rc<OwnedFd>,
+        nat: &mut Nat,
+        guests: &impl Guests,
+        io: &mut Io<'_>,
+    ) -> bool {
+        let mut room = vec![0; LARGEST];
+        for _ in 0..BATCH {
+            if io.link.room() < PIECES {
+                return true;
+            }
+            let got = rustix::net::recvfrom(&**socket, &mut room[..], RecvFlags::DONTWAIT);
+            let Ok((_, len, peer)) = got else { return false };
+            let Some(peer) = peer.and_then(|peer| SocketAddr::try_from(peer).ok()) else {
+                continue;
+            };
+            let Some((ip, place)) = guests.find(&self.forward.target, io) else {
+                self.ask(guests, io);
+                continue;
+            };
+            let to = SocketAddr::new(ip, self.forward.port);
+            let data = room.get(..len).unwrap_or_default();
+            nat.pass_on((socket, self.number), (peer, to), place, data, io);
+        }
+        true
+    }
 }
 
 fn listen(forward: &Forward, nat: &Nat, number: u64) -> io::Result<OwnedFd> {

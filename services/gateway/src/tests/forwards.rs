@@ -1,15 +1,16 @@
-//! Datagrams that come by forwards.
+//! Datagrams and connections that come by forwards.
 
-use std::net::{SocketAddr, UdpSocket};
+use std::io::{ErrorKind, Read};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::Duration;
 
 use smoltcp::time::Instant;
 use smoltcp::wire::{ArpOperation, IpProtocol};
-use vmlan_config::gateway::{Forward, Setup};
+use vmlan_config::gateway::{Forward, Lease, Setup};
 
 use super::guest::{FIRST, GATEWAY, Lan, packet};
-use crate::fuzz::GUEST;
-use crate::link::{self, Mac};
+use crate::fuzz::{GUEST, OWN};
+use crate::link::{self, Inner, Mac};
 
 const GUESTS: u16 = 53;
 
@@ -83,4 +84,117 @@ fn who_asks_by_two_forwards_is_answered_by_each() {
         lan.udp(GUESTS, seen, b"answer");
         assert_eq!(client.recv_from(&mut [0; 9]).unwrap(), (6, forward.listen));
     }
+}
+
+/// A forward of connections from a free port of the host's.
+fn of_connections(target: &str) -> Forward {
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    format!("{free}:{target}:22").parse().unwrap()
+}
+
+fn connect(forward: &Forward) -> TcpStream {
+    let client = TcpStream::connect(forward.listen).unwrap();
+    client.set_nonblocking(true).unwrap();
+    client
+}
+
+/// What was sent since the last call: how many asked for a guest, and how many called one.
+fn sent(lan: &mut Lan) -> (usize, usize) {
+    let frames = lan.take();
+    let arps = frames.iter().filter(|frame| {
+        link::parse(frame).is_ok_and(|parsed| matches!(parsed.inner, Inner::Arp(_)))
+    });
+    let is_tcp = |frame: &&Vec<u8>| packet(frame).is_some_and(|ip| ip.protocol == IpProtocol::Tcp);
+    (arps.count(), frames.iter().filter(is_tcp).count())
+}
+
+#[test]
+fn a_guest_is_asked_for_once_a_second_and_its_forward_leaves_room_for_others() {
+    let nobody = of_connections("10.77.0.99");
+    let datagrams: Forward = {
+        let free = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        format!("udp:{free}:10.77.0.99:53").parse().unwrap()
+    };
+    let guests = of_connections(&GUEST.to_string());
+    let mut lan = lan(&[nobody.clone(), datagrams.clone(), guests.clone()]);
+    let mut all: Vec<_> = (0..40).map(|_| connect(&nobody)).collect();
+    for _ in 0..5 {
+        lan.turn();
+    }
+    assert_eq!(sent(&mut lan), (1, 0), "however many wait, and however often it is looked at");
+    let waiting = |all: &mut Vec<TcpStream>| {
+        all.retain_mut(|client| client.read(&mut [0]).unwrap_err().kind() == ErrorKind::WouldBlock);
+        all.len()
+    };
+    assert_eq!(waiting(&mut all), 32);
+    let client = client();
+    for _ in 0..40 {
+        client.send_to(b"question", datagrams.listen).unwrap();
+    }
+    lan.turn();
+    assert_eq!(sent(&mut lan), (1, 0));
+    let _call = connect(&guests);
+    lan.turn();
+    assert_eq!(sent(&mut lan), (0, 1), "whoever is there is called at once");
+    for second in 1..10 {
+        lan.now = second * 1000;
+        assert!(lan.gateway.due().unwrap() <= lan.time());
+        lan.turn();
+        assert!(lan.gateway.due().unwrap() > lan.time(), "it sleeps");
+        assert_eq!(sent(&mut lan).0, 1);
+    }
+    lan.now = 10_000;
+    lan.turn();
+    assert_eq!(waiting(&mut all), 0, "the guest was not found");
+}
+
+/// A gateway of a switch that has the lease of a NIC at a port.
+fn with_lease(forward: &Forward) -> Lan {
+    let forwards = vec![forward.clone()];
+    let mut lan = Lan::of_a_switch(Setup { now: 1000, forwards, ..Setup::default() });
+    lan.gateway.restore(vec![Lease {
+        ip: GUEST.into(),
+        mac: link::mac_text(FIRST),
+        port: "vm1".into(),
+        hostname: None,
+        expires: 2000,
+    }]);
+    lan
+}
+
+#[test]
+fn a_guest_that_was_silent_for_long_is_asked_for_and_found() {
+    let forward = of_connections("vm1");
+    let mut lan = with_lease(&forward);
+    // The switch has forgotten where its NIC is.
+    let _client = connect(&forward);
+    lan.turn();
+    assert_eq!(sent(&mut lan), (1, 0));
+    lan.ports.insert(FIRST, "vm1");
+    let ends = link::Packet { from: FIRST, to: OWN };
+    lan.put(&link::arp(ends, ArpOperation::Reply, GUEST, OWN, GATEWAY));
+    lan.now += 1000;
+    lan.turn();
+    assert_eq!(sent(&mut lan).1, 1, "it is called");
+}
+
+#[test]
+fn a_forward_to_a_port_leads_to_no_other() {
+    let forward = of_connections("vm1");
+    let mut lan = with_lease(&forward);
+    lan.ports.insert(FIRST, "vm2");
+    let mut client = connect(&forward);
+    for second in 0..=10 {
+        lan.now = second * 1000;
+        lan.turn();
+        assert_eq!(sent(&mut lan).1, 0, "another port has its NIC's address");
+    }
+    assert_eq!(client.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionReset);
+    // That of the name, however it is written.
+    lan.ports.insert(FIRST, "VM1");
+    let _client = connect(&forward);
+    lan.turn();
+    lan.now += 1000;
+    lan.turn();
+    assert_eq!(sent(&mut lan).1, 1);
 }
