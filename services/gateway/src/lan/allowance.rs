@@ -1,6 +1,6 @@
 //! What one port may still do: flows, and how fast it opens them.
 
-use smoltcp::time::Instant;
+use smoltcp::time::{Duration, Instant};
 
 use crate::counters::Reason;
 
@@ -94,7 +94,8 @@ impl Allowance {
         let since = (now - self.filled).total_millis();
         let most = 2000 * u64::from(self.rate);
         self.tokens = (self.tokens + since.saturating_mul(self.rate.into())).min(most);
-        self.filled = now;
+        // Parts of a millisecond count when they are one.
+        self.filled += Duration::from_millis(since);
         let left = self.tokens.checked_sub(1000);
         self.tokens = left.unwrap_or(self.tokens);
         left.is_some()
@@ -142,5 +143,12 @@ mod tests {
         many.close(Kind::Tcp);
         assert_eq!(many.open(Kind::Tcp, at(0)), Ok(()));
         assert_eq!(many.open(Kind::Udp, at(0)), Ok(()), "each protocol by itself");
+    }
+
+    #[test]
+    fn who_tries_all_the_time_has_its_rate() {
+        let mut own = Allowance::new(100, 10, Instant::ZERO);
+        let opened = (0..20_000).filter(|half| own.spend(Instant::from_micros(half * 500))).count();
+        assert_eq!(opened, 20 + 99, "a burst, and ten a second but for the last half millisecond");
     }
 }
