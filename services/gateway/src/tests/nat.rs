@@ -365,6 +365,62 @@ fn datagrams_pass(at: IpAddr) {
     assert!(told.iter().any(icmp));
 }
 
+/// What became of one datagram is told by the host when the next one is sent, which is not.
+#[test]
+fn a_datagram_is_not_lost_for_the_sake_of_the_one_before() {
+    let mut lan = Lan::open();
+    for at in LOOPBACKS {
+        let to = UdpSocket::bind((at, 0)).unwrap().local_addr().unwrap();
+        let own = SocketAddr::new(from(at, 0).ip(), 6000);
+        let frame = |lan: &mut Lan, data: &[u8]| {
+            let frame = crate::fuzz::datagram(own, to, OWN, data);
+            let now = lan.time();
+            lan.gateway.frame(&frame, link::Arrived::default(), &mut lan.frames, now);
+        };
+        frame(&mut lan, b"anybody?");
+        let server = UdpSocket::bind(to).unwrap();
+        server.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        frame(&mut lan, b"and now?");
+        let mut room = [0; 64];
+        let (len, gateway) = server.recv_from(&mut room).unwrap();
+        assert_eq!(&room[..len], b"and now?");
+        server.send_to(b"answer", gateway).unwrap();
+        let kinds = [IpProtocol::Icmp, IpProtocol::Icmpv6];
+        let icmp = |frame: &Vec<u8>| packet(frame).is_some_and(|ip| kinds.contains(&ip.protocol));
+        assert_eq!(lan.take().iter().filter(|frame| icmp(frame)).count(), 1, "it is told of one");
+        lan.turn();
+        assert_eq!(lan.datagrams(), [(to, 6000, b"answer".to_vec())]);
+    }
+}
+
+/// A router outside says that it takes less at a time. Needs root, to speak for the router.
+#[test]
+fn a_narrower_way_outside_is_no_end_of_a_flow() {
+    use rustix::net::{AddressFamily, SocketType, ipproto};
+    let raw = rustix::net::socket(AddressFamily::INET, SocketType::RAW, Some(ipproto::ICMP));
+    let Ok(raw) = raw else { return };
+    let server = UdpSocket::bind("127.0.0.9:0").unwrap();
+    let to = server.local_addr().unwrap();
+    let mut lan = Lan::open();
+    lan.udp(6000, to, b"question");
+    let (_, gateway) = server.recv_from(&mut [0; 9]).unwrap();
+    // The longest that it can say, which is no less than the loopback device takes in fact.
+    let mut told = vec![3, 4, 0, 0, 0, 0, 0xff, 0xff];
+    told.extend(&crate::fuzz::datagram(gateway, to, OWN, b"question")[link::ETHERNET..]);
+    let sum =
+        told.chunks(2).map(|two| u32::from(two[0]) << 8 | two.get(1).map_or(0, |b| (*b).into()));
+    let sum: u32 = sum.sum();
+    let sum = !u16::try_from((sum >> 16) + (sum & 0xffff)).unwrap();
+    told[2..4].copy_from_slice(&sum.to_be_bytes());
+    let host = SocketAddr::from((gateway.ip(), 0));
+    rustix::net::sendto(&raw, &told, rustix::net::SendFlags::empty(), &host).unwrap();
+    lan.turn();
+    server.send_to(b"answer", gateway).unwrap();
+    lan.turn();
+    assert_eq!(lan.datagrams(), [(to, 6000, b"answer".to_vec())]);
+    assert_eq!(lan.refused("unreachable"), 0);
+}
+
 /// The same for addresses of both families, at the host and of the guest.
 #[test]
 fn a_forward_leads_to_its_guest_once_that_has_an_address() {

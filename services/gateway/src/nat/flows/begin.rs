@@ -264,11 +264,18 @@ impl Nat {
                 Err(to) => return to,
             },
         };
-        if let Some(Flow { body: Body::Udp(udp), .. }) = self.flows.get_mut(id)
-            && udp.send(datagram.payload(), io.now).is_err_and(|e| e != Errno::AGAIN)
-        {
-            // What went wrong before is told when it is read.
-            self.want_turn(id);
+        let Some(Flow { body: Body::Udp(udp), .. }) = self.flows.get_mut(id) else {
+            return To::Done;
+        };
+        match udp.send(datagram.payload(), io.now) {
+            Ok(()) | Err(Errno::AGAIN) => {}
+            Err(e) => {
+                // It is what became of one before, and nothing was sent. What is wrong with this
+                // one is wrong again, or is told when it is read.
+                let _ = udp.send(datagram.payload(), io.now);
+                tell_unreachable(io, io.ends(mac), ip.packet, e);
+                self.want_turn(id);
+            }
         }
         To::Done
     }

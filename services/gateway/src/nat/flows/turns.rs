@@ -94,12 +94,15 @@ impl Nat {
                     io.send(&link::udp(ends, far, guest, data));
                 }
                 Err(Errno::AGAIN) => return (false, io.now < udp.end()),
-                Err(_) => {
+                // The way outside is narrower than was known: the kernel knows it now.
+                Err(Errno::MSGSIZE) => {}
+                Err(e) => {
                     // The guest's program is to know at once that nobody is there.
                     io.counters.refuse(Reason::Unreachable);
                     let ours = link::udp(ends, guest, far, &[]);
                     let packet = ours.get(ETHERNET..).unwrap_or_default();
-                    tell_unreachable(io, ends, packet, Errno::CONNREFUSED);
+                    let gone = e == Errno::NOTCONN;
+                    tell_unreachable(io, ends, packet, if gone { Errno::CONNREFUSED } else { e });
                     return (false, false);
                 }
             }
