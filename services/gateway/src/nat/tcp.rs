@@ -62,6 +62,8 @@ pub(crate) struct Tcp {
     incoming: bool,
     /// The server said its last.
     ended: bool,
+    /// It has reset the connection: so do we, when the guest has heard what it said before.
+    broken: bool,
     /// The guest did, and the server knows.
     shut: bool,
     /// Both have said all, and the guest has heard that: our end of TCP has nothing to wait for.
@@ -112,6 +114,7 @@ impl Tcp {
             writable: false,
             incoming: false,
             ended: false,
+            broken: false,
             shut: false,
             parted: false,
             last: now,
@@ -207,7 +210,7 @@ impl Tcp {
             self.last = now;
         }
         for _ in 0..ROUNDS {
-            let moved = self.up() | self.down();
+            let moved = self.up() | self.down() | self.pass_reset_on();
             let rest = self.rest();
             if let Guest::Talks(stack) = &mut self.guest {
                 stack.output(wire, now);
@@ -236,7 +239,7 @@ impl Tcp {
         };
         let socket = stack.socket();
         let mut moved = false;
-        while self.writable && socket.can_recv() {
+        while self.writable && !self.broken && socket.can_recv() {
             let sent = socket.recv(|bytes| match sockets::send(host, bytes) {
                 Ok(n) => (n, Ok(n)),
                 Err(e) => (0, Err(e)),
@@ -244,7 +247,9 @@ impl Tcp {
             match sent {
                 Ok(Ok(n)) => moved |= n > 0,
                 Ok(Err(Errno::AGAIN)) => self.writable = false,
-                Ok(Err(_)) | Err(_) => {
+                // What the server said before can be read still.
+                Ok(Err(_)) => (self.broken, self.readable) = (true, true),
+                Err(_) => {
                     socket.abort();
                     return true;
                 }
@@ -317,18 +322,33 @@ impl Tcp {
             match got {
                 Ok(Ok(0)) => {
                     self.ended = true;
-                    socket.close();
+                    if !self.broken {
+                        socket.close();
+                    }
                     moved = true;
                 }
                 Ok(Ok(_)) => moved = true,
                 Ok(Err(Errno::AGAIN)) => self.readable = false,
-                Ok(Err(_)) | Err(_) => {
+                Ok(Err(_)) => (self.broken, self.ended) = (true, true),
+                Err(_) => {
                     socket.abort();
                     return true;
                 }
             }
         }
         moved
+    }
+
+    /// Resets the guest's end once it has heard all that the server said before its reset. True if
+    /// it did.
+    fn pass_reset_on(&mut self) -> bool {
+        let Guest::Talks(stack) = &mut self.guest else { return false };
+        let socket = stack.socket();
+        let heard = self.broken && self.ended && socket.send_queue() == 0;
+        if heard {
+            socket.abort();
+        }
+        heard
     }
 
     /// True when nothing more is to come from the guest's side. Its SYN was put in: if smoltcp

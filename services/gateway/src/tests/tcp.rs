@@ -2,6 +2,7 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::time::Duration;
 
 use smoltcp::socket::tcp;
 use smoltcp::wire::{IpProtocol, TcpControl, TcpPacket, TcpRepr, TcpSeqNumber};
@@ -244,4 +245,50 @@ fn what_is_never_taken_ends_by_a_reset() {
     let error = server.read_to_end(&mut got).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ConnectionReset);
     assert!(got.len() < sent.len());
+}
+
+/// A server that refuses what a guest is about to send says why, and resets the connection.
+#[test]
+fn what_a_server_said_before_its_reset_arrives() {
+    for guest_speaks in [false, true] {
+        let (mut lan, mut port, mut guest, handle, mut server) = connection(LOOPBACK);
+        let said: Vec<u8> = (0..40_000u32).map(|n| n.to_le_bytes()[n as usize % 2]).collect();
+        server.write_all(&said).unwrap();
+        rustix::net::sockopt::set_socket_linger(&server, Some(Duration::ZERO)).unwrap();
+        drop(server);
+        let socket = guest.sockets.get_mut::<tcp::Socket>(handle);
+        if guest_speaks {
+            socket.send_slice(b"more").unwrap();
+        }
+        let mut got = Vec::new();
+        // Its acknowledgements take their time.
+        for _ in 0..1000 {
+            exchange(&mut lan, &mut port, &mut guest);
+            let socket = guest.sockets.get_mut::<tcp::Socket>(handle);
+            while socket.can_recv() {
+                socket.recv(|bytes| (bytes.len(), got.extend_from_slice(bytes))).unwrap();
+            }
+            if !socket.is_open() {
+                break;
+            }
+        }
+        assert!(got == said, "{} bytes, {guest_speaks}", got.len());
+        let state = guest.sockets.get::<tcp::Socket>(handle).state();
+        assert_eq!(state, tcp::State::Closed, "a reset, and no end");
+        assert_eq!((lan.counters().flows.get("tcp"), lan.gateway.nat().buffers()), (None, 0));
+    }
+}
+
+/// It holds nothing for a guest that has gone.
+#[test]
+fn a_reset_waits_for_a_silent_guest_for_two_minutes() {
+    let (mut raw, mut server) = Raw::new();
+    server.write_all(&[7; 9]).unwrap();
+    rustix::net::sockopt::set_socket_linger(&server, Some(Duration::ZERO)).unwrap();
+    drop(server);
+    for (step, flows) in [(0, 1), (119_000, 1), (2000, 0)] {
+        raw.lan.now += step;
+        raw.lan.turn();
+        assert_eq!(raw.flows(), flows);
+    }
 }
