@@ -176,7 +176,9 @@ pub(crate) fn answer(
     };
     let all = names.addresses(host);
     if all.is_empty() {
-        return nothing(Code::NoSuchName);
+        // What is asked about a top-level domain, for the sake of DNSSEC above all, others know.
+        let ours = below.is_some() || [A, AAAA, ANY].contains(&question.kind);
+        return if ours { nothing(Code::NoSuchName) } else { None };
     }
     let record = |ip: IpAddr| match ip {
         IpAddr::V4(ip) => (A, ip.octets().to_vec()),
