@@ -199,9 +199,11 @@ impl Ring {
         (self.found, self.words) = (false, None);
     }
 
-    /// Where a wish is stated.
-    pub fn words(&self) -> Option<Arc<QueueWords>> {
-        self.words.clone()
+    /// Where a wish is stated. It may be the first to find the ring in a new map: a wish that is
+    /// not stated would not be heard.
+    pub fn words(&mut self) -> Option<Arc<QueueWords>> {
+        let found = self.found || self.find();
+        self.words.clone().filter(|_| found)
     }
 
     /// The bit of its vector.

@@ -182,6 +182,21 @@ fn rings_are_found_again_in_another_map() {
     assert!(guest.chip.fault().is_none());
 }
 
+/// Its worker may go to sleep before anything has looked at the rings in the new map.
+#[test]
+fn a_doorbell_is_wanted_at_once_in_another_map() {
+    let mut guest = Guest::new();
+    guest.send(0, &frame(MAC, 60));
+    assert_eq!(guest.pull().len(), 1);
+    assert_eq!(guest.threshold(0), u32::MAX, "the worker is awake");
+    drop(guest.chip.set_map(guest.map.clone()));
+    assert!(!guest.chip.arm());
+    assert_eq!(guest.threshold(0), 1);
+    // A ring that is nowhere keeps nobody awake.
+    drop(guest.chip.set_map(Default::default()));
+    assert!(!guest.chip.arm() && guest.chip.fault().is_some());
+}
+
 /// The successor of a device that has died: queues that have failed are an event.
 #[test]
 fn a_driver_is_told_that_its_device_has_died() {
