@@ -13,7 +13,7 @@ use crate::workload::{ECHO_PORT, Gaps, Pattern, SINK_PORT, Task, Workload, numbe
 
 /// Reads of one socket before it is another one's turn.
 const BUDGET: u32 = 64;
-const CONNECTIONS: usize = 64; // Those beyond it are closed.
+const ROLES: usize = 64; // Sockets at once. Connections beyond it are closed.
 const SCRATCH: usize = 128 << 10;
 
 /// What serves.
@@ -69,7 +69,7 @@ impl Server {
         match role {
             Role::DatagramSink(socket) => self.sink(socket, run),
             Role::DatagramEcho(socket) => self.echo(socket, run),
-            Role::Listener(listener, echoes) => return accept(listener, *echoes, run),
+            Role::Listener(listener, echoes) => return accept(listener, *echoes),
             Role::StreamSink(socket, place) => return self.read(socket, place, run),
             Role::StreamEcho(socket) => return self.answer(socket, run),
         }
@@ -153,13 +153,12 @@ fn listen(port: u16, window: usize) -> Result<TcpListener, LoadError> {
     ready.map_err(LoadError::socket("serve the TCP port: is it in use (--port)?"))
 }
 
-fn accept(listener: &TcpListener, echoes: bool, run: &mut Run<'_>) -> Turn {
+fn accept(listener: &TcpListener, echoes: bool) -> Turn {
     let Ok((socket, _)) = listener.accept() else { return Turn::Goes };
     let settled = socket.set_nonblocking(true).and_then(|()| socket.set_nodelay(true));
     if settled.is_err() {
         return Turn::Goes;
     }
-    run.tally.connections += 1;
     Turn::Opened(if echoes { Role::StreamEcho(socket) } else { Role::StreamSink(socket, 0) })
 }
 
@@ -188,16 +187,22 @@ impl Work for Server {
         // A signal, or a machine out of memory: the next pass looks again.
         let _ = poll(&mut fds, Timespec::try_from(run.nap).ok().as_ref());
         let ready: Vec<_> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
-        let mut kept = Vec::with_capacity(self.roles.len());
+        let (mut kept, mut opened) = (Vec::with_capacity(self.roles.len()), Vec::new());
         for (mut role, ready) in std::mem::take(&mut self.roles).into_iter().zip(ready) {
             let turn = if ready { self.turn(&mut role, run) } else { Turn::Goes };
             match turn {
                 Turn::Goes => kept.push(role),
-                Turn::Opened(more) => kept.extend([role, more]),
+                Turn::Opened(more) => {
+                    kept.push(role);
+                    opened.push(more);
+                }
                 Turn::Ended => {}
             }
         }
-        kept.truncate(CONNECTIONS);
+        // The newest are closed. A listener is older than all its connections.
+        opened.truncate(ROLES.saturating_sub(kept.len()));
+        run.tally.connections += opened.len() as u64;
+        kept.append(&mut opened);
         self.roles = kept;
         Ok(())
     }

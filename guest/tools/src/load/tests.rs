@@ -1,10 +1,12 @@
 //! Over the loopback of this machine. The echoes, whose ports are fixed, are in
 //! tests/tests/load.rs.
 
-use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, UdpSocket};
+use std::io::{Read as _, Write as _};
+use std::net::{Ipv4Addr, Shutdown, SocketAddrV4, TcpListener, TcpStream, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::{LoadError, Options, Report, run};
@@ -85,16 +87,20 @@ fn datagrams_of_any_size_arrive_and_are_counted_by_the_receiver() {
     }
 }
 
+/// A server that is ready: its port, and what comes of it.
+fn serve(task: Task) -> (u16, JoinHandle<Totals>) {
+    let port = port();
+    let options = Options { task: Task { port, ..task }, segment: false };
+    let (told, ready) = channel();
+    let mut report = move |report| told.send(report).unwrap_or(());
+    let server = std::thread::spawn(move || run(&options, &mut report).unwrap());
+    assert!(matches!(ready.recv_timeout(STALL).unwrap(), Report::Ready(_)));
+    (port, server)
+}
+
 #[test]
 fn a_missing_datagram_is_counted() {
-    let (port, stop) = (port(), Arc::new(AtomicBool::new(false)));
-    let sink = Task { port, count: 3, stop: Some(stop), ..task(Workload::UdpSink) };
-    let (told, ready) = channel();
-    let server = std::thread::spawn(move || {
-        let options = Options { task: sink, segment: false };
-        run(&options, &mut |report| told.send(report).unwrap_or(())).unwrap()
-    });
-    assert_eq!(ready.recv_timeout(STALL).unwrap(), Report::Ready(Workload::UdpSink));
+    let (port, got) = serve(Task { count: 3, ..task(Workload::UdpSink) });
     let socket = UdpSocket::bind((HERE, 0)).unwrap();
     for number in [4_u64, 7, 6] {
         // The empty one is nothing but a hello.
@@ -102,7 +108,7 @@ fn a_missing_datagram_is_counted() {
             socket.send_to(payload, (HERE, port)).unwrap();
         }
     }
-    let got = server.join().unwrap();
+    let got = got.join().unwrap();
     assert_eq!((got.messages, got.lost, got.out_of_order), (3, 2, 1), "{got}");
 }
 
@@ -118,6 +124,29 @@ fn every_byte_of_tcp_arrives() {
         assert_eq!(sent.bytes, bytes, "{size}: {sent}");
         assert_eq!((got.bytes, got.corrupt, got.connections), (bytes, 0, 1), "{size}: {got}");
     }
+}
+
+#[test]
+fn connections_beyond_the_most_are_closed_and_the_others_served_on() {
+    let (port, got) = serve(Task { count: 2, ..task(Workload::TcpSink) });
+    let call = || TcpStream::connect((HERE, port)).unwrap();
+    let ended = |call: &mut TcpStream| {
+        call.set_read_timeout(Some(STALL)).unwrap();
+        call.read(&mut [0]).unwrap() == 0
+    };
+    let mut first = call();
+    let mut more: Vec<_> = (0..69).map(|_| call()).collect();
+    // 63 beside the listener.
+    assert!(more[62..].iter_mut().all(ended));
+    first.write_all(b"1").unwrap();
+    for call in &mut more[..62] {
+        call.shutdown(Shutdown::Write).unwrap();
+        assert!(ended(call));
+    }
+    // There is room again, and still somebody who listens.
+    call().write_all(b"2").unwrap();
+    let got = got.join().unwrap();
+    assert_eq!((got.messages, got.connections), (2, 64), "{got}");
 }
 
 #[test]
