@@ -8,6 +8,8 @@ const WINDOW: u64 = 1 << 16;
 /// Senders' queues that are kept apart; a neighbour that makes up addresses must not fill our
 /// memory.
 const STREAMS: usize = 256;
+/// Number 0 again after so many is another run of the sender, not a frame that came twice.
+const SHORTEST_RUN: u64 = 1 << 10;
 
 const LANES: usize = 16; // Lanes of ours, see [`vmlan_transport::vhost_user::MAX_PAIRS`].
 
@@ -64,6 +66,18 @@ impl Stream {
         self.seen[word] |= bit;
     }
 
+    fn is_seen(&self, number: u64) -> bool {
+        let (word, bit) = Self::bit(number);
+        self.seen[word] & bit != 0
+    }
+
+    /// Does the sender count from the beginning again?
+    fn starts_over(&self, number: u64) -> bool {
+        let behind = self.next.saturating_sub(number);
+        // Nothing is that late. A number 0 that never came may be, on a slow lane.
+        behind > WINDOW || number == 0 && behind > SHORTEST_RUN && self.is_seen(0)
+    }
+
     fn clear(&mut self, from: u64, to: u64) {
         if to - from >= WINDOW {
             return self.seen.fill(0);
@@ -80,20 +94,11 @@ impl Stream {
             let next = number.saturating_add(1);
             self.clear(self.next, next);
             self.next = next;
-        } else if self.next - number > WINDOW {
-            // Nothing is that late: the sender counts from the beginning again. Earlier counts
-            // stay.
-            faults.restarts += 1;
-            *self = Self { next: number + 1, ..Self::new(self.key) };
-            faults.lost = faults.lost.saturating_add(number);
+        } else if self.is_seen(number) {
+            faults.duplicated += 1;
         } else {
-            let (word, bit) = Self::bit(number);
-            if self.seen[word] & bit != 0 {
-                faults.duplicated += 1;
-            } else {
-                faults.reordered += u64::from(number < self.lanes[lane % LANES]);
-                faults.lost = faults.lost.saturating_sub(1);
-            }
+            faults.reordered += u64::from(number < self.lanes[lane % LANES]);
+            faults.lost = faults.lost.saturating_sub(1);
         }
         self.mark(number);
         let newest = &mut self.lanes[lane % LANES];
@@ -118,7 +123,13 @@ impl Sequences {
             }
         }
         self.faults.seen += 1;
-        self.streams[self.latest].note(number, lane, &mut self.faults);
+        let stream = &mut self.streams[self.latest];
+        if stream.starts_over(number) {
+            // Earlier counts stay.
+            self.faults.restarts += 1;
+            *stream = Stream::new(key);
+        }
+        stream.note(number, lane, &mut self.faults);
         true
     }
 
