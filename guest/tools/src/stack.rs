@@ -39,7 +39,7 @@ mod report;
 mod smoltcp_device;
 mod smoltcp_host;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod work;
 
 use std::net::SocketAddrV4;

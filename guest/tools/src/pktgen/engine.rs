@@ -69,6 +69,8 @@ struct Engine<'a, N: Nic> {
     counts: Counts,
     first_ns: Option<u64>,
     last_ns: u64,
+    /// When the run was over, but for pings under way.
+    ended_ns: u64,
     idle_since: Option<u64>,
     next_report: u64,
     reported: (u64, Counts, QueueStats),
@@ -112,6 +114,7 @@ impl<'a, N: Nic> Engine<'a, N> {
             counts: Counts::default(),
             first_ns: None,
             last_ns: 0,
+            ended_ns: 0,
             idle_since: None,
             next_report: nanos(options.report_every),
             reported: Default::default(),
@@ -155,7 +158,7 @@ impl<'a, N: Nic> Engine<'a, N> {
         loop {
             let now = self.now();
             if self.is_over(now) {
-                return Ok(());
+                return self.last_answers(now);
             }
             self.tick(now);
             let moved = match self.options.function {

@@ -1,3 +1,3 @@
 mod frames;
 mod runs;
-mod wire;
+pub(crate) mod wire;

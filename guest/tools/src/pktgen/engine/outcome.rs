@@ -41,8 +41,12 @@ pub(super) struct Outcome {
 impl<N: Nic> Engine<'_, N> {
     pub(super) fn outcome(self) -> Outcome {
         // For what is sent the time runs until the last slot came back; for what is received, until
-        // the last frame.
-        let end_ns = if self.options.sends() { self.now() } else { self.last_ns };
+        // the last frame; for pings, until the last one might have been sent.
+        let end_ns = match self.options.function {
+            Function::Ping => self.ended_ns,
+            Function::Tx => self.now(),
+            _ => self.last_ns,
+        };
         let queues = self.nic.stats();
         Outcome {
             end_ns,

@@ -9,11 +9,13 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use super::super::PktGenError;
 use super::super::frame::Verdict;
 use super::super::histogram::Histogram;
-use super::Engine;
+use super::{Engine, NAP};
 use vmlan_driver::nic::Nic;
-use vmlan_transport::numbers::limit64;
+use vmlan_driver::wait::{Interest, Wake};
+use vmlan_transport::numbers::{limit64, nanos};
 
 const TIMEOUT_NS: u64 = 1_000_000_000; // A ping without an answer for so long is lost.
 const MOST: usize = 1 << 20; // Most pings without an answer.
@@ -124,9 +126,7 @@ impl Pings {
 
 impl<N: Nic> Engine<'_, N> {
     pub(super) fn ping_pass(&mut self, now: u64) -> u32 {
-        for n in 0..self.lanes.len() {
-            self.take_answers(n);
-        }
+        self.take_answers();
         self.counts.lost += self.pings.give_up(now);
         if self.nic.reap(0) == 0 {
             return 0;
@@ -149,7 +149,29 @@ impl<N: Nic> Engine<'_, N> {
         sent
     }
 
-    fn take_answers(&mut self, n: usize) {
+    /// After the end at `end`: takes the answers that are under way, and sends no more.
+    pub(super) fn last_answers(&mut self, end: u64) -> Result<(), PktGenError> {
+        self.ended_ns = end;
+        while !self.pings.none_under_way() {
+            self.take_answers();
+            let now = self.now();
+            self.counts.lost += self.pings.give_up(now);
+            if now - end < nanos(self.options.spin) {
+                std::hint::spin_loop();
+            } else if self.nic.wait(Interest { rx: true, tx: false }, NAP)? == Wake::Disconnected {
+                self.counts.lost += self.pings.give_up(u64::MAX);
+            }
+        }
+        Ok(())
+    }
+
+    fn take_answers(&mut self) {
+        for n in 0..self.lanes.len() {
+            self.take_answers_of(n);
+        }
+    }
+
+    fn take_answers_of(&mut self, n: usize) {
         let count = self.nic.poll(n, &mut self.lanes[n].batch, usize::MAX);
         for at in 0..count {
             match self.verdict(n, at) {
@@ -167,7 +189,14 @@ impl<N: Nic> Engine<'_, N> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::super::run::drive;
+    use super::super::share::Share;
     use super::*;
+    use crate::pktgen::{Function, Options, Summary};
+    use crate::stack::tests::wire::{Wire, pair};
 
     const MS: u64 = 1_000_000;
 
@@ -204,6 +233,38 @@ mod tests {
         assert_eq!((pings.give_up(TIMEOUT_NS), pings.give_up(6 + TIMEOUT_NS)), (0, 1));
         assert!(!pings.answer(0, 8 + TIMEOUT_NS), "too late");
         assert!(pings.take_due(9).is_some() && pings.take_interval().is_none());
+    }
+
+    fn options(function: Function) -> Options {
+        let mut options = Options::new("vhost-user:/nowhere".parse().unwrap(), function);
+        options.announce = false;
+        options
+    }
+
+    fn run(end: Wire, options: &Options) -> Summary {
+        let share = Share::alone(1, options.count);
+        let outcome = drive(options, end, share, &mut |_| {}).unwrap();
+        outcome.summary(options, Duration::ZERO)
+    }
+
+    #[test]
+    fn a_ping_under_way_at_the_end_is_answered_or_lost() {
+        let (a, _b) = pair(Box::new(|_| true));
+        let mut pings = options(Function::Ping);
+        (pings.rate, pings.seconds) = (1000, Some(Duration::from_millis(50)));
+        let alone = run(a, &pings);
+        assert!(alone.frames > 0 && alone.lost == alone.frames, "{alone}");
+        assert!(alone.latency.is_none());
+        let (a, b) = pair(Box::new(|_| true));
+        let (mut answers, stop) = (options(Function::Pong), Arc::new(AtomicBool::new(false)));
+        answers.stop = Some(Arc::clone(&stop));
+        std::thread::scope(|scope| {
+            scope.spawn(move || run(b, &answers));
+            let got = run(a, &pings);
+            stop.store(true, Ordering::Relaxed);
+            let answered = got.latency.map_or(0, |latency| latency.samples);
+            assert_eq!(answered + got.lost, got.frames, "{got:?}");
+        });
     }
 
     #[test]

@@ -19,7 +19,7 @@ const SLOTS: u16 = 64;
 const CAPACITY: usize = 2048;
 
 /// What happens to each frame on the way: may change it, or lose it with `false`.
-pub(super) type Fate = Box<dyn FnMut(&mut Vec<u8>) -> bool + Send>;
+pub(crate) type Fate = Box<dyn FnMut(&mut Vec<u8>) -> bool + Send>;
 
 struct Way {
     frames: Mutex<VecDeque<Vec<u8>>>,
@@ -27,7 +27,7 @@ struct Way {
 }
 
 /// One end.
-pub(super) struct Wire {
+pub(crate) struct Wire {
     to: Arc<Way>,
     from: Arc<Way>,
     slots: RefCell<Vec<Vec<u8>>>,
@@ -40,7 +40,7 @@ pub(super) struct Wire {
 }
 
 /// A wire, whose first end's frames meet `fate`.
-pub(super) fn pair(fate: Fate) -> (Wire, Wire) {
+pub(crate) fn pair(fate: Fate) -> (Wire, Wire) {
     let way = || Arc::new(Way { frames: Mutex::default(), bell: EventFd::new().unwrap() });
     let (there, back) = (way(), way());
     let end = |to: &Arc<Way>, from: &Arc<Way>, fate| Wire {
