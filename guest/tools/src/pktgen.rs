@@ -32,6 +32,7 @@ pub use options::{Function, Options, OptionsError};
 pub(crate) use rate_limit::RateLimiter;
 pub(crate) use report::scaled;
 pub use report::{Interval, Report};
+pub(crate) use sequence::Sequences;
 pub use summary::Summary;
 
 use vmlan_driver::nic::NicError;

@@ -59,7 +59,7 @@ impl Server {
         Ok(Self {
             roles,
             app: Duration::from_nanos(task.app_ns),
-            gaps: Gaps::default(),
+            gaps: Gaps::new(),
             pattern: task.verify.then(|| Pattern::new(SCRATCH)),
             scratch: vec![0; SCRATCH].into(),
         })
@@ -78,12 +78,12 @@ impl Server {
 
     fn sink(&mut self, socket: &UdpSocket, run: &mut Run<'_>) {
         for _ in 0..BUDGET.min(run.tally.left()) {
-            let Ok(len) = socket.recv(&mut self.scratch) else { break };
+            let Ok((len, from)) = socket.recv_from(&mut self.scratch) else { break };
             // An empty one only says hello.
             if len > 0 {
                 run.tally.add(run.now(), 1, len as u64);
                 if let Some(number) = number(&self.scratch[..len]) {
-                    self.gaps.note(number, &mut run.tally);
+                    self.gaps.note(from, number, &mut run.tally);
                 }
                 let start = Instant::now();
                 while start.elapsed() < self.app {

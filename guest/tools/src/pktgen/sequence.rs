@@ -8,6 +8,8 @@ const WINDOW: u64 = 1 << 16;
 /// Senders' queues that are kept apart; a neighbour that makes up addresses must not fill our
 /// memory.
 const STREAMS: usize = 256;
+/// No stream loses so many at once: it is another one, or its payload has no numbers.
+const JUMP: u64 = 1 << 32;
 /// Number 0 again after so many is another run of the sender, not a frame that came twice.
 const SHORTEST_RUN: u64 = 1 << 10;
 
@@ -15,13 +17,13 @@ const LANES: usize = 16; // Lanes of ours, see [`vmlan_transport::vhost_user::MA
 
 /// What was wrong so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Faults {
+pub(crate) struct Faults {
     /// Numbers that have not arrived.
-    pub(super) lost: u64,
+    pub(crate) lost: u64,
     /// Numbers that came again.
-    pub(super) duplicated: u64,
+    pub(crate) duplicated: u64,
     /// Numbers that came after a later one, on the same lane.
-    pub(super) reordered: u64,
+    pub(crate) reordered: u64,
     /// Times a stream started again, far behind: another run of its sender.
     pub(super) restarts: u64,
     /// Numbers looked at.
@@ -44,10 +46,12 @@ struct Stream {
 /// All streams; threads that receive share one of these, as a sender's queue may be spread over
 /// several of ours.
 #[derive(Debug, Default)]
-pub(super) struct Sequences {
+pub(crate) struct Sequences {
     streams: Vec<Stream>,
     latest: usize,
     faults: Faults,
+    /// What came before the first number, or before a jump of [`JUMP`], is not lost.
+    running: bool,
 }
 
 impl Stream {
@@ -76,6 +80,12 @@ impl Stream {
         let behind = self.next.saturating_sub(number);
         // Nothing is that late. A number 0 that never came may be, on a slow lane.
         behind > WINDOW || number == 0 && behind > SHORTEST_RUN && self.is_seen(0)
+    }
+
+    /// The stream runs already: `number` is the next one.
+    fn join(&mut self, number: u64) {
+        self.next = number;
+        self.seen.fill(u64::MAX);
     }
 
     fn clear(&mut self, from: u64, to: u64) {
@@ -107,9 +117,14 @@ impl Stream {
 }
 
 impl Sequences {
+    /// Of streams that may run already when the first number is seen.
+    pub(crate) fn of_running_streams() -> Self {
+        Self { running: true, ..Self::default() }
+    }
+
     /// A number of `sender`'s queue, on a lane of ours. False when there are too many senders to
     /// follow this one.
-    pub(super) fn note(&mut self, sender: [u8; 6], queue: u8, number: u64, lane: usize) -> bool {
+    pub(crate) fn note(&mut self, sender: [u8; 6], queue: u8, number: u64, lane: usize) -> bool {
         let [a, b, c, d, e, f] = sender;
         let key = u64::from_be_bytes([0, queue, a, b, c, d, e, f]);
         if self.streams.get(self.latest).is_none_or(|stream| stream.key != key) {
@@ -129,11 +144,14 @@ impl Sequences {
             self.faults.restarts += 1;
             *stream = Stream::new(key);
         }
+        if self.running && (stream.next == 0 || number.saturating_sub(stream.next) >= JUMP) {
+            stream.join(number);
+        }
         stream.note(number, lane, &mut self.faults);
         true
     }
 
-    pub(super) fn faults(&self) -> Faults {
+    pub(crate) fn faults(&self) -> Faults {
         self.faults
     }
 }

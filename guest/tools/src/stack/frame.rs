@@ -53,12 +53,15 @@ pub(super) struct Flow {
 /// The flow of a UDP datagram.
 pub(super) fn flow(frame: &[u8]) -> Option<Flow> {
     let udp = Udp::parse(frame)?;
-    let ip = |at: usize| frame.get(at..at + 4).map(|b| Ipv4Addr::new(b[0], b[1], b[2], b[3]));
     Some(Flow {
         ethernet: frame.get(..ETHERNET)?.try_into().ok()?,
-        from: SocketAddrV4::new(ip(26)?, be16(frame, udp.header)),
-        to: SocketAddrV4::new(ip(30)?, be16(frame, udp.header + 2)),
+        from: udp.from(frame)?,
+        to: SocketAddrV4::new(ip(frame, 30)?, udp.to_port(frame)),
     })
+}
+
+fn ip(frame: &[u8], at: usize) -> Option<Ipv4Addr> {
+    frame.get(at..at + 4).map(|b| Ipv4Addr::new(b[0], b[1], b[2], b[3]))
 }
 
 /// An IPv4 packet with UDP, or a fragment of one.
@@ -97,6 +100,11 @@ impl Udp {
 
     pub(super) fn is_fragment(self) -> bool {
         self.offset > 0 || self.more
+    }
+
+    /// Where the datagram comes from.
+    pub(super) fn from(self, frame: &[u8]) -> Option<SocketAddrV4> {
+        Some(SocketAddrV4::new(ip(frame, 26)?, be16(frame, self.header)))
     }
 
     /// Where the datagram goes.

@@ -1,34 +1,30 @@
 //! The numbers that datagrams of a stream begin with, if they are long enough.
 
+use std::net::SocketAddr;
+
 use super::Tally;
+use crate::pktgen::Sequences;
 
 /// The number at a payload's start.
 pub(crate) fn number(payload: &[u8]) -> Option<u64> {
     payload.first_chunk().map(|bytes| u64::from_be_bytes(*bytes))
 }
 
-/// Finds what is missing among them.
-#[derive(Debug, Default)]
-pub(crate) struct Gaps {
-    expected: u64,
-}
+/// Finds what is missing among them, for each sender.
+#[derive(Debug)]
+pub(crate) struct Gaps(Sequences);
 
 impl Gaps {
-    /// Looks for gaps in the numbers. A sender that starts over is not a gap.
-    pub(crate) fn note(&mut self, number: u64, tally: &mut Tally) {
-        if number == 0 {
-            self.expected = 0;
-        }
-        if number < self.expected {
-            tally.out_of_order += 1;
-            return;
-        }
-        // The first number seen of a running stream shows no gap, nor does a payload that has no
-        // number.
-        let gap = number - self.expected;
-        if self.expected > 0 && gap < 1 << 32 {
-            tally.lost += gap;
-        }
-        self.expected = number.saturating_add(1);
+    pub(crate) fn new() -> Self {
+        Self(Sequences::of_running_streams())
+    }
+
+    /// A datagram's number. Senders that are too many to be followed have no gaps.
+    pub(crate) fn note(&mut self, from: SocketAddr, number: u64, tally: &mut Tally) {
+        let SocketAddr::V4(from) = from else { return };
+        let ([a, b, c, d], [e, f]) = (from.ip().octets(), from.port().to_be_bytes());
+        self.0.note([a, b, c, d, e, f], 0, number, 0);
+        let faults = self.0.faults();
+        (tally.lost, tally.out_of_order) = (faults.lost, faults.duplicated + faults.reordered);
     }
 }

@@ -40,6 +40,20 @@ fn a_sender_that_begins_anew_is_another_run() {
 }
 
 #[test]
+fn a_stream_may_run_already() {
+    let faults = |numbers: &[u64]| {
+        let mut sequences = Sequences::of_running_streams();
+        numbers.iter().for_each(|number| assert!(sequences.note(A, 0, *number, 0)));
+        Faults { seen: 0, ..sequences.faults() }
+    };
+    assert_eq!(faults(&[70, 71, 73, 72]), wrong(0, 0, 1));
+    assert_eq!(faults(&[70, 72, 69]), wrong(1, 1, 0));
+    // These are no numbers.
+    let jumps = [1 << 40, 1 << 60, 1 << 50, u64::MAX];
+    assert_eq!(faults(&jumps), Faults { restarts: 1, ..Faults::default() });
+}
+
+#[test]
 fn queues_and_senders_are_kept_apart_and_their_number_is_bounded() {
     let mut sequences = Sequences::default();
     for n in 0..50 {

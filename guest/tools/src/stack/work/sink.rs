@@ -1,5 +1,6 @@
 //! Receivers.
 
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use smoltcp::iface::SocketHandle;
@@ -23,14 +24,17 @@ struct Pieces {
     ident: u16,
     length: usize,
     sum: u64,
-    number: u64,
+    name: Option<Name>,
 }
+
+/// The sender of a datagram, and the datagram's number.
+type Name = (SocketAddr, u64);
 
 /// What a frame was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
-    /// A datagram with so many bytes, and its number.
-    Good(usize, Option<u64>),
+    /// A datagram with so many bytes.
+    Good(usize, Option<Name>),
     /// Not all of it yet.
     Part,
     Corrupt,
@@ -39,15 +43,16 @@ enum Verdict {
 impl Pieces {
     fn judge(&mut self, frame: &[u8]) -> Verdict {
         let Some(udp) = Udp::parse(frame) else { return Verdict::Corrupt };
+        let name = |payload| Some((udp.from(frame)?.into(), number(payload)?));
         if !udp.is_fragment() {
             return udp
                 .payload(frame)
-                .map_or(Verdict::Corrupt, |payload| Verdict::Good(payload.len(), number(payload)));
+                .map_or(Verdict::Corrupt, |payload| Verdict::Good(payload.len(), name(payload)));
         }
         let Some(piece) = udp.piece(frame) else { return Verdict::Corrupt };
         if udp.offset == 0 {
-            let number = piece.get(frame::UDP..).and_then(number).unwrap_or(0);
-            *self = Self { ident: udp.ident, length: 0, sum: 0, number };
+            let name = piece.get(frame::UDP..).and_then(name);
+            *self = Self { ident: udp.ident, length: 0, sum: 0, name };
         } else if (udp.ident, udp.offset) != (self.ident, self.length) {
             // A fragment before it was lost. The missing number will show that the datagram never
             // came.
@@ -60,7 +65,7 @@ impl Pieces {
         }
         let length = std::mem::take(&mut self.length);
         if frame::is_whole(&frame[26..34], self.sum, length) {
-            Verdict::Good(length - frame::UDP.min(length), Some(self.number))
+            Verdict::Good(length - frame::UDP.min(length), self.name)
         } else {
             Verdict::Corrupt
         }
@@ -85,7 +90,7 @@ impl UdpSink {
             app: Duration::from_nanos(options.task.app_ns),
             budget: options.budget,
             pieces: Pieces::default(),
-            gaps: Gaps::default(),
+            gaps: Gaps::new(),
             left: Duration::ZERO,
         }
     }
@@ -98,11 +103,11 @@ impl UdpSink {
             Some(Verdict::Corrupt) => tally.corrupt += 1,
             // An empty one only says hello.
             Some(Verdict::Part | Verdict::Good(0, _)) => {}
-            Some(Verdict::Good(len, number)) => {
+            Some(Verdict::Good(len, name)) => {
                 self.left = self.app;
                 tally.add(now, 1, len as u64);
-                if let Some(number) = number {
-                    self.gaps.note(number, tally);
+                if let Some((from, number)) = name {
+                    self.gaps.note(from, number, tally);
                 }
             }
         }
