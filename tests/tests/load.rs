@@ -58,6 +58,7 @@ fn what_cannot_be_done_is_wrong_usage() {
         ("-f livelock-sink", "vmlan stack"),
         ("-f udp-stream --to 127.0.0.1 --gso", "-b"),
         ("-f udp-stream --to 127.0.0.1 -l 65508", "65507"),
+        ("-f udp-sink -T 1 --warmup 1", "use a longer run (-T)"),
     ] {
         let out = std::process::Command::new(vmlan_program())
             .arg("load")

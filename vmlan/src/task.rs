@@ -43,7 +43,7 @@ pub(crate) struct TaskArgs {
     /// Seconds to run, once the port is reached [default: no limit]
     #[arg(short = 'T', value_name = "SECONDS")]
     seconds: Option<f64>,
-    /// Seconds after the first message that are not measured
+    /// Seconds after the first message that are not measured; less than -T
     #[arg(long, value_name = "SECONDS", default_value_t = 0.0)]
     warmup: f64,
     /// Nanoseconds the application spends on a datagram (udp-sink, livelock-sink)

@@ -13,5 +13,5 @@ pub(crate) use self::datagrams::{Gaps, number};
 pub(crate) use self::pattern::{Pattern, byte};
 pub(crate) use self::requests::{Requests, Unanswered};
 pub use self::summary::{Interval, Totals};
-pub(crate) use self::tally::Tally;
+pub(crate) use self::tally::{Counts, Tally};
 pub use self::task::{ECHO_PORT, SINK_PORT, Task, TaskError, Workload};

@@ -318,7 +318,8 @@ impl<'a, 'd, 's, N: Nic> Engine<'a, 'd, 's, N> {
 
     fn summary(&self, cpu: Duration, before: Option<&Registers>) -> Summary {
         let device = &self.driver.nic().device;
-        let (queues, counted, base) = (device.stats(), self.driver.counters.now(), &self.base);
+        let (queues, counted) = (device.stats(), self.driver.counters.now());
+        let base = if self.tally.is_measured() { &self.base } else { &(counted, queues) };
         let times = (self.host.now(), cpu);
         let totals = Totals::new(&self.options.task, &self.tally, self.work.latency(), times);
         let received = counted.received - base.0.received;

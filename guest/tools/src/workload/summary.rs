@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::{Tally, Task, Workload};
+use super::{Counts, Tally, Task, Workload};
 use crate::pktgen::{Latency, scaled};
 use vmlan_driver::stats::ratio;
 use vmlan_transport::sys;
@@ -42,7 +42,7 @@ impl fmt::Display for Interval {
     }
 }
 
-/// What the application did in the measured stretch.
+/// What the application did in the measured stretch: nothing, if the warm-up did not end.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[allow(missing_docs, reason = "the names say it")]
 pub struct Totals {
@@ -60,14 +60,14 @@ pub struct Totals {
     pub messages_per_s: f64,
     /// Payload, in Mbit/s.
     pub mbit_per_s: f64,
-    /// Numbers that never came to a UDP sink's application (payload from 8 bytes on), or requests
-    /// without an answer.
+    /// Numbers that never came to a UDP sink's application from one of its first 256 senders
+    /// (payload from 8 bytes on), or requests without an answer.
     pub lost: u64,
     /// Datagrams that came twice or late.
     pub out_of_order: u64,
     /// Datagrams with a wrong checksum, or TCP bytes that are not what was sent (with verify).
     pub corrupt: u64,
-    /// TCP connections served.
+    /// TCP connections served, over the whole run.
     pub connections: u64,
     /// CPU seconds of this process, user and system, over the whole run.
     pub cpu_seconds: f64,
@@ -84,7 +84,7 @@ impl Totals {
         (now, cpu): (u64, Duration),
     ) -> Self {
         let seconds = ratio(tally.nanos(now), 1_000_000_000);
-        let (messages, bytes) = tally.measured();
+        let Counts { messages, bytes, lost, out_of_order, corrupt } = tally.measured();
         Self {
             workload: task.workload,
             size: task.size(),
@@ -93,12 +93,12 @@ impl Totals {
             seconds,
             messages_per_s: per_second(messages, seconds),
             mbit_per_s: per_second(bytes, seconds) * 8e-6,
-            lost: tally.lost,
-            out_of_order: tally.out_of_order,
-            corrupt: tally.corrupt,
+            lost,
+            out_of_order,
+            corrupt,
             connections: tally.connections,
             cpu_seconds: sys::process_cpu().saturating_sub(cpu).as_secs_f64(),
-            latency,
+            latency: latency.filter(|_| tally.is_measured()),
         }
     }
 

@@ -113,7 +113,7 @@ pub struct Task {
     pub count: u64,
     /// How long to run.
     pub seconds: Option<Duration>,
-    /// Not measured: so long from the first message on.
+    /// Not measured: so long from the first message on. Less than `seconds`.
     pub warmup: Duration,
     /// Datagrams or requests a second; 0: no limit.
     pub rate: u64,
@@ -148,6 +148,10 @@ pub enum TaskError {
     Size { name: &'static str, size: u32, most: u32 },
     #[error("a TCP window of {0} bytes: use 1024 to {max}", max = MAX_WINDOW)]
     Window(u32),
+    #[error(
+        "nothing is measured: a warm-up of {warmup:?} in a run of {run:?}: use a longer run (-T)"
+    )]
+    Warmup { warmup: Duration, run: Duration },
     #[error("{0} of 0 moves nothing: use 1 or more")]
     Zero(&'static str),
 }
@@ -186,6 +190,10 @@ impl Task {
         }
         if self.window != 0 && !(1024..=MAX_WINDOW).contains(&self.window) {
             return Err(TaskError::Window(self.window));
+        }
+        if let Some(run) = self.seconds.filter(|run| !self.warmup.is_zero() && self.warmup >= *run)
+        {
+            return Err(TaskError::Warmup { warmup: self.warmup, run });
         }
         if self.burst == 0 { Err(TaskError::Zero("a burst")) } else { Ok(()) }
     }

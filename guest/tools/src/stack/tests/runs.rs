@@ -357,6 +357,18 @@ fn reports_come_at_their_time() {
 }
 
 #[test]
+fn a_run_that_ends_in_its_warm_up_has_measured_nothing() {
+    let mut responder = server(Workload::Responder);
+    responder.task.warmup = Duration::from_secs(19);
+    let mut rr = client(Workload::UdpRr);
+    (rr.task.count, rr.task.warmup) = (50, responder.task.warmup);
+    let (got, asked) = both(clean(), responder, &rr);
+    for run in [got, asked.unwrap()] {
+        assert_eq!((run.totals.messages, run.totals.latency, run.frames_sent), (0, None, 0));
+    }
+}
+
+#[test]
 fn wrong_options_name_the_mend() {
     let with = |change: fn(&mut Options)| {
         let mut options = client(Workload::UdpStream);
@@ -374,6 +386,7 @@ fn wrong_options_name_the_mend() {
         (with(|o| o.task.window = 1000), "1024"),
         (with(|o| o.threads = 3), "1 (driver"),
         (with(|o| o.task.burst = 0), "a burst of 0"),
+        (with(|o| o.task.warmup = Duration::from_secs(20)), "a warm-up of 20s"),
         (with(|o| o.budget = 0), "a budget of 0"),
     ] {
         assert!(text.contains(word), "{text}");
