@@ -384,19 +384,58 @@ nm_nextpkt(struct nm_desc *d, struct nm_pkthdr *hdr)
 	return NULL;
 }
 
-/* Shows up to `count` received slots (0, negative: all) to `call`; how many there were. */
+/* Takes a packet, all slots of it, from a ring that has one. */
+static inline void
+vmlan_netmap_packet_(struct netmap_ring *ring, struct nm_pkthdr *hdr)
+{
+	uint32_t i = ring->head;
+	struct netmap_slot *slot = &ring->slot[i];
+
+	hdr->ts = ring->ts;
+	hdr->slot = slot;
+	hdr->buf = (uint8_t *)NETMAP_BUF(ring, slot->buf_idx);
+	hdr->len = hdr->caplen = slot->len;
+	for (i = nm_ring_next(ring, i); (slot->flags & NS_MOREFRAG) && i != ring->tail;
+	     i = nm_ring_next(ring, i)) {
+		slot = &ring->slot[i];
+		if (hdr->caplen == hdr->len &&
+		    hdr->buf + hdr->len == (uint8_t *)NETMAP_BUF(ring, slot->buf_idx))
+			hdr->caplen += slot->len;
+		hdr->len += slot->len;
+	}
+	ring->head = ring->cur = i;
+}
+
+/*
+ * Shows up to `count` received packets (0, negative: all) to `call`; how many there were. `caplen`
+ * is what lies in one piece from `buf` on, `len` all of the packet. All but the last one have
+ * NM_MORE_PKTS.
+ */
 static inline int
 nm_dispatch(struct nm_desc *d, int count, nm_cb_t call, u_char *arg)
 {
-	int got = 0;
-	u_char *buf;
+	int c, got = 0, rings = d->last_rx_ring - d->first_rx_ring + 1;
+	unsigned int id = d->cur_rx_ring;
+	struct nm_pkthdr *hdr = &d->hdr;
 
-	d->hdr.flags = 0;
-	while ((count <= 0 || got < count) && (buf = nm_nextpkt(d, &d->hdr)) != NULL) {
-		d->st.ps_recv++;
-		call(arg, &d->hdr, buf);
-		got++;
+	hdr->flags = NM_MORE_PKTS;
+	hdr->d = d;
+	hdr->buf = NULL;
+	for (c = 0; c < rings && (count <= 0 || got < count); c++) {
+		struct netmap_ring *ring = NETMAP_RXRING(d->nifp, id);
+
+		for (; !nm_ring_empty(ring) && (count <= 0 || got < count); got++) {
+			if (hdr->buf)
+				call(arg, hdr, hdr->buf);
+			d->cur_rx_ring = (uint16_t)id;
+			d->st.ps_recv++;
+			vmlan_netmap_packet_(ring, hdr);
+		}
+		id = id == d->last_rx_ring ? d->first_rx_ring : id + 1;
 	}
+	hdr->flags = 0;
+	if (hdr->buf)
+		call(arg, hdr, hdr->buf);
 	return got;
 }
 

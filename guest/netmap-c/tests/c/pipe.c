@@ -185,6 +185,89 @@ cut(void)
 	nm_close(two);
 }
 
+/* What nm_dispatch has shown: sizes, what lay in one piece, whether more was to come. */
+static struct {
+	uint32_t len, caplen;
+	uint64_t flags;
+} shown[4];
+static uint32_t shown_count;
+
+static void
+show(u_char *arg, const struct nm_pkthdr *hdr, const u_char *buf)
+{
+	struct nm_desc *d = (struct nm_desc *)arg;
+
+	CHECK(shown_count < 4 && hdr->d == d && hdr->buf == buf);
+	CHECK((char *)buf == NETMAP_BUF(NETMAP_RXRING(d->nifp, 0), hdr->slot->buf_idx));
+	shown[shown_count].len = hdr->len;
+	shown[shown_count].caplen = hdr->caplen;
+	shown[shown_count++].flags = hdr->flags;
+}
+
+/* The slot that has a buffer, or NULL. */
+static struct netmap_slot *
+holder(struct netmap_ring *ring, uint32_t idx)
+{
+	uint32_t n;
+
+	for (n = 0; n < ring->num_slots; n++) {
+		if (ring->slot[n].buf_idx == idx)
+			return &ring->slot[n];
+	}
+	return NULL;
+}
+
+/* The first three slots get buffers that are neighbours, from others of the ring. */
+static void
+neighbours(struct netmap_ring *ring)
+{
+	uint32_t n = 0, idx, first;
+
+	while (!holder(ring, ring->slot[n].buf_idx + 1) || !holder(ring, ring->slot[n].buf_idx + 2))
+		CHECK(++n < ring->num_slots);
+	first = ring->slot[n].buf_idx;
+	for (n = 0; n < 3; n++) {
+		struct netmap_slot *from = holder(ring, first + n);
+
+		idx = ring->slot[n].buf_idx;
+		ring->slot[n].buf_idx = from->buf_idx;
+		from->buf_idx = idx;
+		from->flags = NS_BUF_CHANGED;
+	}
+}
+
+/* A packet of several slots is shown once. */
+static void
+dispatched(void)
+{
+	struct nm_desc *one = nm_open("netmap:show{0", NULL, 0, NULL);
+	struct nm_desc *two = nm_open("netmap:show}0", NULL, 0, NULL);
+	struct netmap_ring *tx, *rx;
+
+	CHECK(one != NULL && two != NULL);
+	tx = NETMAP_TXRING(one->nifp, 0);
+	rx = NETMAP_RXRING(two->nifp, 0);
+	neighbours(tx);
+	step(tx, 2048, NS_BUF_CHANGED | NS_MOREFRAG);
+	step(tx, 2048, NS_BUF_CHANGED | NS_MOREFRAG);
+	step(tx, 100, NS_BUF_CHANGED);
+	step(tx, 60, NS_BUF_CHANGED);
+	step(tx, 61, NS_BUF_CHANGED | NS_MOREFRAG);
+	step(tx, 62, NS_BUF_CHANGED);
+	step(tx, 63, NS_BUF_CHANGED);
+	CHECK(look(one->fd, POLLOUT, 0) == POLLOUT && look(two->fd, POLLIN, 0) == POLLIN);
+	CHECK(nm_dispatch(two, 3, show, (u_char *)two) == 3 && shown_count == 3);
+	CHECK(shown[0].len == 4196 && shown[0].caplen == 4196 && shown[0].flags == NM_MORE_PKTS);
+	CHECK(shown[1].len == 60 && shown[1].caplen == 60 && shown[1].flags == NM_MORE_PKTS);
+	CHECK(shown[2].len == 123 && shown[2].caplen == 61 && shown[2].flags == 0);
+	CHECK(nm_ring_space(rx) == 1 && two->st.ps_recv == 3);
+	CHECK(nm_dispatch(two, -1, show, (u_char *)two) == 1 && shown_count == 4);
+	CHECK(shown[3].len == 63 && shown[3].flags == 0 && nm_ring_empty(rx));
+	CHECK(nm_dispatch(two, 0, show, (u_char *)two) == 0 && shown_count == 4);
+	nm_close(one);
+	nm_close(two);
+}
+
 /* What is read or sent at one end is not the other's business, whatever it is. */
 static void
 wrong(void)
@@ -222,6 +305,7 @@ main(void)
 	threads();
 	full();
 	cut();
+	dispatched();
 	wrong();
 	ready();
 	return 0;
