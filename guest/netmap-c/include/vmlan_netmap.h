@@ -27,7 +27,7 @@ struct vmlan_netmap_port {
 	void *mem; /* one region for all ports of the process */
 	uint64_t memsize;
 	uint64_t nifp_offset;
-	uint32_t extra_bufs; /* in: how many are wanted, out: how many there are */
+	uint32_t extra_bufs; /* in: how many are wanted; out: how many it got */
 	uint16_t mem_id;     /* in: 0 or 1, out: 1 */
 	uint16_t host_rings; /* of each direction */
 	/* Those that it is bound to; of none the first lies behind the last. */

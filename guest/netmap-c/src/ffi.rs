@@ -160,7 +160,7 @@ fn describe(region: &'static Region, bound: &Bound, port: &mut NetmapPort) {
         mem: region.pointer(0).cast(),
         memsize: Region::BYTES as u64,
         nifp_offset: block as u64,
-        extra_bufs: shape.extra,
+        extra_bufs: bound.interface.extra,
         mem_id: MEM_ID,
         host_rings: narrow16(shape.host_rings as u64),
         first_tx_ring,

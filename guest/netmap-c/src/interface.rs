@@ -31,11 +31,13 @@ pub(crate) struct Interface {
     region: &'static Region,
     pub(crate) block: usize,
     bytes: usize,
+    /// Extra buffers that it was given.
+    pub(crate) extra: u32,
 }
 
 impl Interface {
     /// # Errors
-    /// ENOMEM when the region is full.
+    /// ENOMEM when the region is full. Of extra buffers there may be fewer than were asked for.
     pub(crate) fn new(
         region: &'static Region,
         name: &str,
@@ -45,12 +47,13 @@ impl Interface {
         let rings = || (0..2).flat_map(|way| shown.nic[way].iter().chain(&shown.host[way]));
         let bytes = RINGS + 8 * rings().count();
         let block = region.take_block(bytes).ok_or(Errno::NOMEM)?;
-        let made = Self { region, block, bytes };
+        let mut made = Self { region, block, bytes, extra: 0 };
         for (at, letter) in name.bytes().take(15).enumerate() {
             let shift = 8 * (at % 2);
             region.word16(block + at / 2 * 2).fetch_or(u16::from(letter) << shift, Relaxed);
         }
-        let count = |rings: &[_]| narrow32(rings.len() as u64);
+        let count32 = |count: usize| narrow32(count as u64);
+        let count = |rings: &[_]| count32(rings.len());
         for (at, number) in [
             (VERSION, API),
             (TX_RINGS, count(&shown.nic[0])),
@@ -65,7 +68,8 @@ impl Interface {
             let distance = ring.map_or(0, |ring| (ring.offset() as u64).wrapping_sub(block as u64));
             region.set64(block + RINGS + 8 * at, distance);
         }
-        let buffers = region.take_buffers(extra as usize).ok_or(Errno::NOMEM)?;
+        let buffers = region.take_some_buffers(extra as usize);
+        made.extra = count32(buffers.len());
         // Each begins with the index of the next.
         let follows = buffers.iter().skip(1).chain(&[0]);
         for (index, next) in buffers.iter().zip(follows) {

@@ -44,6 +44,17 @@ struct Free {
     taken: Vec<bool>,
 }
 
+impl Free {
+    fn take(&mut self, most: usize) -> Vec<u32> {
+        let at = self.buffers.len().saturating_sub(most);
+        let taken = self.buffers.split_off(at);
+        for index in &taken {
+            self.taken[*index as usize] = true;
+        }
+        taken
+    }
+}
+
 /// The one there is.
 ///
 /// # Errors
@@ -115,12 +126,12 @@ impl Region {
     /// `count` buffers, or none.
     pub(crate) fn take_buffers(&self, count: usize) -> Option<Vec<u32>> {
         let mut free = self.free();
-        let at = free.buffers.len().checked_sub(count)?;
-        let taken = free.buffers.split_off(at);
-        for index in &taken {
-            free.taken[*index as usize] = true;
-        }
-        Some(taken)
+        (count <= free.buffers.len()).then(|| free.take(count))
+    }
+
+    /// `count` buffers, or as many as there are.
+    pub(crate) fn take_some_buffers(&self, count: usize) -> Vec<u32> {
+        self.free().take(count)
     }
 
     /// Gives back those that a port's rings hold at its end. An index that the program has written

@@ -50,7 +50,6 @@ pub(crate) struct Shape {
     pub(crate) rings: [usize; 2],
     pub(crate) host_rings: usize,
     pub(crate) slots: [u32; 2],
-    pub(crate) extra: u32,
 }
 
 /// A descriptor that is bound to rings.
@@ -158,7 +157,6 @@ fn open_nic(request: &Request<'_>) -> Result<Bound, Errno> {
         rings: [locked.nic.tx.len(), locked.nic.rx.len()],
         host_rings: 1,
         slots: [locked.nic.tx[0].slots(), locked.nic.rx[0].slots()],
-        extra: request.extra,
     };
     let name = called.as_deref().unwrap_or(&key.0);
     let interface = Interface::new(region, name, &shown, request.extra)?;
@@ -196,7 +194,7 @@ fn open_pipe(request: &Request<'_>, pipe: name::Pipe<'_>) -> Result<Bound, Errno
     let nic = [one(end.tx(), &bounds.tx), one(end.rx(), &bounds.rx)];
     let shown = Shown { nic, host: [vec![], vec![]] };
     let slots = [end.tx().slots(), end.rx().slots()];
-    let shape = Shape { rings: [1, 1], host_rings: 0, slots, extra: request.extra };
+    let shape = Shape { rings: [1, 1], host_rings: 0, slots };
     let interface = Interface::new(region, &key.0, &shown, request.extra)?;
     drop(locked);
     Ok(bind(always_ready()?, key, target, request, (bounds, interface, shape)))

@@ -129,6 +129,26 @@ extra(unsigned int n)
 	idx = *head;
 	*head = ring->slot[5].buf_idx;
 	ring->slot[5].buf_idx = idx;
+/* As many as there are, for whoever wants more. */
+static void
+greedy(void)
+{
+	struct nmport_d *d = nmport_prepare("netmap:greedy{1"), *e = nmport_prepare("netmap:greedy{1");
+	struct netmap_ring *ring;
+	uint32_t idx, count;
+
+	d->reg.nr_extra_bufs = e->reg.nr_extra_bufs = 0xffffffff;
+	CHECK(nmport_open_desc(d) == 0 && nmport_open_desc(e) == 0);
+	CHECK(d->reg.nr_extra_bufs > 30000 && d->reg.nr_extra_bufs < 0xffffffff);
+	CHECK(e->reg.nr_extra_bufs == 0 && e->nifp->ni_bufs_head == 0);
+	ring = NETMAP_TXRING(d->nifp, 0);
+	for (count = 0, idx = d->nifp->ni_bufs_head; idx != 0; count++)
+		idx = *(uint32_t *)NETMAP_BUF(ring, idx);
+	CHECK(count == d->reg.nr_extra_bufs);
+	nmport_close(e);
+	nmport_close(d);
+}
+
 	head = (uint32_t *)NETMAP_BUF(ring, *head);
 	*head = *(uint32_t *)NETMAP_BUF(ring, idx);
 	/* The last two lists go round, and lead nowhere; what such a program loses is lost. */
@@ -171,3 +191,4 @@ main(int argc, char **argv)
 	ready();
 	return 0;
 }
+	greedy();
