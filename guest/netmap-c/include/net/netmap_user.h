@@ -210,7 +210,8 @@ nm_close(struct nm_desc *d)
  * Opens a port. The name says which rings, as in netmap: NAME^, NAME*, NAME{N, NAME}N; if it does
  * not, the bits of NR_REG_MASK in `flags`, or in nr_flags of `req` with nr_ringid. Of `flags` also
  * NETMAP_NO_TX_POLL and NETMAP_DO_RX_POLL count; of `req` nr_flags, nr_arg3 (extra buffers) and the
- * slots (of a pipe); of `arg` the same, by NM_OPEN_*. NULL and errno where it fails.
+ * slots (of a pipe); of `arg` the same, by NM_OPEN_*. NULL and errno where it fails. With
+ * NM_OPEN_IFNAME it does: nr_name of `arg` has no room for most addresses.
  */
 static inline struct nm_desc *
 nm_open(const char *name, const struct nmreq *req, uint64_t flags, const struct nm_desc *arg)
@@ -225,8 +226,8 @@ nm_open(const char *name, const struct nmreq *req, uint64_t flags, const struct 
 	name = vmlan_netmap_rest_(name);
 	if (vmlan_netmap_parse(name, &parsed) < 0)
 		return NULL;
-	if (parsed.pipe_base && !parsed.pipe_mode) {
-		/* Here pipes are known by numbers. */
+	/* Here pipes are known by numbers. */
+	if ((parsed.pipe_base && !parsed.pipe_mode) || (arg && (flags & NM_OPEN_IFNAME))) {
 		errno = EINVAL;
 		return NULL;
 	}

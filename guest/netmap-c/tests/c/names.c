@@ -70,6 +70,25 @@ modes(const char *address)
 	CHECK(vmlan_netmap_open("x{1", NR_REG_PIPE_MASTER, 1, 0, NULL) == -1 && errno == EFAULT);
 }
 
+/* Slots come from another descriptor, a name does not. */
+static void
+inherited(void)
+{
+	struct nm_desc from, *d;
+
+	memset(&from, 0, sizeof(from));
+	from.self = &from;
+	strcpy(from.req.nr_name, "from");
+	from.req.nr_tx_slots = from.req.nr_rx_slots = 64;
+	d = nm_open("netmap:own{1", NULL, NM_OPEN_RING_CFG, &from);
+	CHECK(d != NULL && d->req.nr_tx_slots == 64 && strcmp(d->req.nr_name, "own") == 0);
+	nm_close(d);
+	CHECK(nm_open("netmap:own{1", NULL, NM_OPEN_IFNAME, &from) == NULL && errno == EINVAL);
+	d = nm_open("netmap:own{1", NULL, NM_OPEN_IFNAME, NULL);
+	CHECK(d != NULL);
+	nm_close(d);
+}
+
 /* A ring that somebody has for itself, or that somebody has. */
 static void
 exclusive(const char *one, const char *same, const char *other)
@@ -110,25 +129,6 @@ halves(void)
 	nmport_close(rx);
 }
 
-/* What the program has in its list when it closes is what is given back. */
-static void
-extra(unsigned int n)
-{
-	struct nmport_d *d = nmport_prepare("netmap:extra{1");
-	struct netmap_ring *ring;
-	uint32_t idx, *head, count;
-
-	d->reg.nr_extra_bufs = 30000;
-	CHECK(nmport_open_desc(d) == 0 && d->reg.nr_extra_bufs == 30000);
-	ring = NETMAP_TXRING(d->nifp, 0);
-	for (count = 0, idx = d->nifp->ni_bufs_head; idx != 0; count++)
-		idx = *(uint32_t *)NETMAP_BUF(ring, idx);
-	CHECK(count == 30000);
-	/* One of them changes places with one of the ring. */
-	head = &d->nifp->ni_bufs_head;
-	idx = *head;
-	*head = ring->slot[5].buf_idx;
-	ring->slot[5].buf_idx = idx;
 /* As many as there are, for whoever wants more. */
 static void
 greedy(void)
@@ -149,6 +149,25 @@ greedy(void)
 	nmport_close(d);
 }
 
+/* What the program has in its list when it closes is what is given back. */
+static void
+extra(unsigned int n)
+{
+	struct nmport_d *d = nmport_prepare("netmap:extra{1");
+	struct netmap_ring *ring;
+	uint32_t idx, *head, count;
+
+	d->reg.nr_extra_bufs = 30000;
+	CHECK(nmport_open_desc(d) == 0 && d->reg.nr_extra_bufs == 30000);
+	ring = NETMAP_TXRING(d->nifp, 0);
+	for (count = 0, idx = d->nifp->ni_bufs_head; idx != 0; count++)
+		idx = *(uint32_t *)NETMAP_BUF(ring, idx);
+	CHECK(count == 30000);
+	/* One of them changes places with one of the ring. */
+	head = &d->nifp->ni_bufs_head;
+	idx = *head;
+	*head = ring->slot[5].buf_idx;
+	ring->slot[5].buf_idx = idx;
 	head = (uint32_t *)NETMAP_BUF(ring, *head);
 	*head = *(uint32_t *)NETMAP_BUF(ring, idx);
 	/* The last two lists go round, and lead nowhere; what such a program loses is lost. */
@@ -183,12 +202,13 @@ main(int argc, char **argv)
 	/* A name of a pipe that is no number is for the newer calls. */
 	CHECK(nm_open("netmap:x{abc", NULL, 0, NULL) == NULL && errno == EINVAL);
 	CHECK(nm_open("netmap:x{4095", NULL, 0, NULL) == NULL && errno == EINVAL);
+	inherited();
 	modes(address);
 	exclusive("netmap:ex{1/x", "netmap:ex{1", "netmap:ex}1");
 	halves();
+	greedy();
 	for (n = 0; n < 22; n++)
 		extra(n);
 	ready();
 	return 0;
 }
-	greedy();
