@@ -145,6 +145,7 @@ static int e1000_reset(struct vn_nic *nic)
 	vn_read(nic, ICR);
 	memset(nic->shadow_groups, 0, sizeof(nic->shadow_groups));
 	memset(nic->shadow_vlans, 0, sizeof(nic->shadow_vlans));
+	nic->addresses = 0;
 	return 0;
 }
 
@@ -231,7 +232,7 @@ static void e1000_set_filter(struct vn_nic *nic)
 	u32 rctl = vn_read(nic, RCTL) & ~(RCTL_UPE | RCTL_MPE | RCTL_VFE);
 	struct netdev_hw_addr *entry;
 	u32 table[128] = {};
-	int at = 1;
+	int at, end = 1;
 
 	netdev_for_each_mc_addr(entry, dev) {
 		u16 bits = (entry->addr[4] | entry->addr[5] << 8) >> 4;
@@ -241,10 +242,11 @@ static void e1000_set_filter(struct vn_nic *nic)
 	e1000_write_table(nic, MTA, nic->shadow_groups, table);
 	if (netdev_uc_count(dev) < ADDRESSES) {
 		netdev_for_each_uc_addr(entry, dev)
-			e1000_set_address(nic, at++, entry->addr);
+			e1000_set_address(nic, end++, entry->addr);
 	}
-	for (; at < ADDRESSES && netdev_uc_count(dev); at++)
+	for (at = end; at < nic->addresses; at++)
 		e1000_set_address(nic, at, NULL);
+	nic->addresses = end;
 	if (dev->flags & IFF_PROMISC)
 		rctl |= RCTL_UPE | RCTL_MPE;
 	else if (dev->features & NETIF_F_HW_VLAN_CTAG_FILTER)

@@ -186,6 +186,8 @@ struct vn_nic {
 	unsigned long vlans[BITS_TO_LONGS(VLAN_N_VID)];
 	u32 shadow_groups[128];
 	u32 shadow_vlans[128];
+	/* Places for unicast addresses that may be valid. */
+	u16 addresses;
 	/* Self-test: the causes that an interrupt had. */
 	u32 heard;
 };
