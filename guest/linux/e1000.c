@@ -272,10 +272,9 @@ static void e1000_set_features(struct vn_nic *nic, netdev_features_t features)
 	vn_write(nic, RXCSUM, features & NETIF_F_RXCSUM ? RXCSUM_ON : 0);
 }
 
-/* ITR: units of 256 ns. */
-static void e1000_set_moderation(struct vn_nic *nic, u32 us)
+static void e1000_set_moderation(struct vn_nic *nic, u32 units)
 {
-	vn_write(nic, ITR, min_t(u32, us * 1000 / 256, 0xffff));
+	vn_write(nic, ITR, units);
 }
 
 static void e1000_place_csb(struct vn_nic *nic, u64 address)
@@ -543,6 +542,8 @@ const struct vn_chip vn_e1000 = {
 	.link = CAUSE_LSC,
 	.with_csb = CAUSE_TXQE,
 	.testable = CAUSE_TXDW | CAUSE_TXQE | CAUSE_LSC | CAUSE_RXDMT0 | CAUSE_RXO | CAUSE_RXT0,
+	.moderation_ns = 256,
+	.moderation_most = 0xffff,
 	.reset = e1000_reset,
 	.read_mac = e1000_read_mac,
 	.start = e1000_start,

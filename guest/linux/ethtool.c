@@ -97,7 +97,9 @@ static int vn_get_coalesce(struct net_device *dev, struct ethtool_coalesce *want
 {
 	struct vn_nic *nic = netdev_priv(dev);
 
-	wanted->rx_coalesce_usecs = vn_has(nic, VN_MODERATED) ? nic->moderation_us : 0;
+	/* As the chip has it. */
+	wanted->rx_coalesce_usecs =
+		DIV_ROUND_CLOSEST(vn_moderation(nic) * nic->chip->moderation_ns, NSEC_PER_USEC);
 	return 0;
 }
 

@@ -250,7 +250,7 @@ int vn_up(struct vn_nic *nic)
 	nic->chip->start(nic);
 	nic->chip->set_features(nic, nic->dev->features);
 	vn_set_filters(nic);
-	nic->chip->set_moderation(nic, vn_has(nic, VN_MODERATED) ? nic->moderation_us : 0);
+	nic->chip->set_moderation(nic, vn_moderation(nic));
 	clear_bit(VN_BROKEN, &nic->state);
 	set_bit(VN_UP, &nic->state);
 	vn_rx_refill(nic);

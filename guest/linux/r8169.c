@@ -211,12 +211,11 @@ static void r8169_set_features(struct vn_nic *nic, netdev_features_t features)
 	r8169_write8(nic, EECR, EECR_LOCK);
 }
 
-/* Timers of both sides, up to 154 us; so many frames that they do not count. */
-static void r8169_set_moderation(struct vn_nic *nic, u32 us)
+/* Timers of both sides; so many frames that they do not count. */
+static void r8169_set_moderation(struct vn_nic *nic, u32 units)
 {
-	u16 timer = us ? clamp_t(u32, us * 100 / 1024, 1, 15) : 0;
-
-	r8169_write16(nic, INTMITIGATE, us ? timer << 12 | 0xf << 8 | timer << 4 | 0xf : 0);
+	r8169_write16(nic, INTMITIGATE,
+		      units ? units << 12 | 0xf << 8 | units << 4 | 0xf : 0);
 }
 
 static void r8169_place_csb(struct vn_nic *nic, u64 address)
@@ -412,6 +411,8 @@ const struct vn_chip vn_r8169 = {
 	.link = CAUSE_LINK,
 	.with_csb = CAUSE_TDU,
 	.testable = CAUSE_SWINT,
+	.moderation_ns = 10240,
+	.moderation_most = 15,
 	.reset = r8169_reset,
 	.read_mac = r8169_read_mac,
 	.start = r8169_start,

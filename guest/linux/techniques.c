@@ -116,6 +116,16 @@ int vn_check_parameters(void)
 	return -EINVAL;
 }
 
+/* What the chip is told of the time between interrupts. */
+u32 vn_moderation(const struct vn_nic *nic)
+{
+	u32 units = DIV_ROUND_CLOSEST(nic->moderation_us * NSEC_PER_USEC, nic->chip->moderation_ns);
+
+	if (!vn_has(nic, VN_MODERATED))
+		return 0;
+	return clamp_t(u32, units, 1, nic->chip->moderation_most);
+}
+
 /* The CSB is turned on or off in mid-traffic (docs/csb.md). NAPI and the queue stand still. */
 static void vn_switch_csb(struct vn_nic *nic, bool on)
 {
@@ -166,7 +176,7 @@ int vn_set_flags(struct vn_nic *nic, unsigned long flags)
 	vn_switch_csb(nic, on);
 	nic->flags = flags;
 	nic->tx.in_flight = false;
-	nic->chip->set_moderation(nic, vn_has(nic, VN_MODERATED) ? nic->moderation_us : 0);
+	nic->chip->set_moderation(nic, vn_moderation(nic));
 	netif_tx_unlock_bh(nic->dev);
 	/* The first poll finds what came meanwhile, acknowledges it, and enables interrupts. */
 	if (nic->msi)

@@ -204,6 +204,8 @@ struct vn_chip {
 	u32 sent, received, link, with_csb;
 	/* Self-test: a bit at a time. */
 	u32 testable;
+	/* Time between interrupts: its unit in ns, and how many of them at most. */
+	u16 moderation_ns, moderation_most;
 
 	/* Stops everything and resets; no interrupt is enabled then. */
 	int (*reset)(struct vn_nic *nic);
@@ -215,7 +217,8 @@ struct vn_chip {
 	void (*set_mac)(struct vn_nic *nic);
 	void (*set_filter)(struct vn_nic *nic);
 	void (*set_features)(struct vn_nic *nic, netdev_features_t features);
-	void (*set_moderation)(struct vn_nic *nic, u32 us);
+	/* In units; 0: none. */
+	void (*set_moderation)(struct vn_nic *nic, u32 units);
 	void (*place_csb)(struct vn_nic *nic, u64 address);
 	/* All ones from a device that is gone. */
 	u32 (*status)(struct vn_nic *nic);
@@ -310,6 +313,7 @@ int vn_close(struct net_device *dev);
 /* techniques.c */
 unsigned long vn_flags_at_load(void);
 int vn_check_parameters(void);
+u32 vn_moderation(const struct vn_nic *nic);
 int vn_set_flags(struct vn_nic *nic, unsigned long flags);
 
 /* tx.c */
