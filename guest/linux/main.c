@@ -553,10 +553,10 @@ static int vn_probe(struct pci_dev *pdev, const struct pci_device_id *id)
 		goto no_vectors;
 	vn_describe_netdev(nic);
 	pci_set_drvdata(pdev, nic);
+	netif_carrier_off(dev);
 	error = register_netdev(dev);
 	if (error)
 		goto no_vectors;
-	netif_carrier_off(dev);
 	netdev_info(dev, "vmlan %s with CSB, %s, %pM\n", nic->chip->name,
 		    nic->msi ? "MSI" : "INTx", dev->dev_addr);
 	return 0;
