@@ -170,10 +170,8 @@ static int vn_poll(struct napi_struct *napi, int budget)
 	return frames;
 }
 
-static void vn_tx_timeout(struct net_device *dev, unsigned int queue)
+static void vn_tx_stuck(struct vn_nic *nic)
 {
-	struct vn_nic *nic = netdev_priv(dev);
-
 	/* The registers are what every device has. */
 	if (nic->csb.on) {
 		set_bit(VN_CSB_SILENT, &nic->state);
@@ -183,7 +181,10 @@ static void vn_tx_timeout(struct net_device *dev, unsigned int queue)
 	}
 }
 
-/* The stack asks after a queue that it has stopped; the others are looked at here. */
+/*
+ * The stack's clock goes on while the switch is away. So not the time counts, but how often the
+ * device was there, was told of the frames, and has not sent them.
+ */
 static void vn_watch_frames(struct vn_nic *nic)
 {
 	struct vn_tx *tx = &nic->tx;
@@ -200,7 +201,12 @@ static void vn_watch_frames(struct vn_nic *nic)
 	nic->watched = tx->reaped;
 	__netif_tx_unlock_bh(vn_queue(nic));
 	if (late)
-		vn_tx_timeout(nic->dev, 0);
+		vn_tx_stuck(nic);
+}
+
+static void vn_tx_timeout(struct net_device *dev, unsigned int queue)
+{
+	vn_look_at_link(netdev_priv(dev));
 }
 
 static void vn_watch(struct work_struct *work)
