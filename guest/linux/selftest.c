@@ -90,7 +90,7 @@ static bool vn_test_heard(struct vn_nic *nic)
 {
 	u16 at;
 
-	for (at = 0; at < VN_RING_LEAST / 2; at++) {
+	for (at = 0; at < VN_RING_LEAST / 2 && at < vn_rx_posted(&nic->rx); at++) {
 		struct vn_received got = {};
 
 		if (!nic->chip->rx_take(nic, at, &got))
