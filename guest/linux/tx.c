@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /* The transmit ring, and when the device is told of it. */
 
+#include <linux/tcp.h>
+
 #include "vmlan_nic.h"
 
 /* Sent frames are looked for by the sender itself when so many descriptors are under way. */
@@ -397,7 +399,9 @@ static void vn_tx_sent(struct vn_nic *nic, struct sk_buff *skb, u16 begin, u16 e
 	struct vn_tx *tx = &nic->tx;
 	struct netdev_queue *queue = vn_queue(nic);
 	bool more = netdev_xmit_more() && vn_has(nic, VN_XMIT_MORE);
-	u32 frames = skb_is_gso(skb) ? skb_shinfo(skb)->gso_segs : 1;
+	u32 frames = skb_is_gso(skb) ? max_t(u32, skb_shinfo(skb)->gso_segs, 1) : 1;
+	/* Each segment has headers of its own. */
+	u32 headers = frames > 1 ? (frames - 1) * skb_tcp_all_headers(skb) : 0;
 	bool tell;
 
 	tx->buffers[begin].skb = skb;
@@ -406,8 +410,8 @@ static void vn_tx_sent(struct vn_nic *nic, struct sk_buff *skb, u16 begin, u16 e
 	tx->untold++;
 	vn_tx_measure(tx);
 	u64_stats_update_begin(&tx->sync);
-	tx->packets += max_t(u32, frames, 1);
-	tx->bytes += skb->len;
+	tx->packets += frames;
+	tx->bytes += skb->len + headers;
 	u64_stats_update_end(&tx->sync);
 	skb_tx_timestamp(skb);
 	if (vn_tx_free(tx) < VN_TX_MOST) {
