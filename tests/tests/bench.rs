@@ -197,8 +197,8 @@ fn with_one_core_it_measures_and_compares_nothing() {
 fn peers_that_are_not_there_are_named() {
     let tmp = tempfile::tempdir().unwrap();
     let results = tmp.path().join("results.md");
-    std::fs::write(&results, "<!-- vmlan bench peers -->\nof an older run\n<!-- end -->\n")
-        .unwrap();
+    let older = "<!-- vmlan bench peers -->\nof an older run\n<!-- end -->\n";
+    std::fs::write(&results, older).unwrap();
     let mut command = bench(tmp.path(), &["peers", "--only", "ovs-dpdk-13", "--rounds", "1"]);
     command.arg("--results").arg(&results);
     let out = command.env("VMLAN_CACHE", tmp.path()).output().unwrap();
@@ -208,8 +208,8 @@ fn peers_that_are_not_there_are_named() {
     // The first of what is missing, with the command that helps.
     let named = ["setup.sh peers", "apt-get install", "sudo", "two cores"];
     assert!(named.iter().any(|word| heard.contains(word)), "{heard}");
-    let results = std::fs::read_to_string(results).unwrap();
-    assert!(results.contains("peers: not measured") && !results.contains("older"), "{results}");
+    // What was measured before is better than nothing.
+    assert_eq!(std::fs::read_to_string(results).unwrap(), older);
 }
 
 #[test]
