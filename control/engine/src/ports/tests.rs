@@ -274,6 +274,10 @@ fn a_sender_is_told_the_mtu_of_a_link() {
         let len = u32::try_from(frame.len()).unwrap().to_be_bytes();
         peer.write_all(&[&len[..], frame].concat()).unwrap();
     };
+    // Of a packet that floods, somebody else may be the one it is for: nobody is told.
+    let hello = [&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2][..], &[0; 48]].concat();
+    send(&mut up, &hello);
+    a.read_exact(&mut [0; 4 + 60]).unwrap();
     send(&mut a, &frame);
     let mut answer = [0; 4 + 42];
     a.read_exact(&mut answer).unwrap();
