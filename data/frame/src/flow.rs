@@ -76,8 +76,8 @@ pub struct FlowFields {
 }
 
 /// A number that is the same for all frames of a flow, in one direction, as far as `fields` tell
-/// flows apart. Like [`flow_hash`] it spreads well and is not keyed. `h` is what the parser found in
-/// the same snapshot.
+/// flows apart. Like [`flow_hash`] it spreads well and is not keyed. `h` is what the parser found
+/// in the same snapshot.
 pub fn fields_hash(fields: FlowFields, h: &Headers, head: &[u8]) -> u32 {
     let macs = || (head.get(6..12).unwrap_or_default(), head.get(..6).unwrap_or_default());
     let (source, destination) = h.addresses(head).unwrap_or_else(macs);

@@ -76,7 +76,7 @@ impl<'h> Records<'h> {
 }
 
 impl Headers {
-    /// The message about multicast groups in a frame of `len` bytes; `None` if it is another packet.
+    /// The message about multicast groups in a frame of `len` bytes; `None` if there is none.
     pub fn membership<'h>(&self, head: &'h [u8], len: usize) -> Option<Membership<'h>> {
         match self.said(head) {
             Some(Membership::Query { delay, .. }) => {

@@ -67,7 +67,7 @@ impl Pass<'_> {
             if long {
                 // Counted first: whoever has the answer may ask.
                 entry.port.counters().output.drop(Reason::TooLong, 1);
-                // Only if it had no other way: of a flood, another receiver may be the one it is for.
+                // Only on its one way: a flood may reach the one it is for elsewhere.
                 if self.state.ways.get(i) == Some(&Way::To(to)) {
                     self.answer(batch, i, mtu);
                 }
