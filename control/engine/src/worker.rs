@@ -26,6 +26,7 @@ mod idle_rings;
 mod mailbox;
 mod mapped_doorbells;
 mod naps;
+mod own;
 mod placement;
 mod run;
 mod signal;

@@ -17,6 +17,7 @@ use crate::policy::retag::Retagged;
 use crate::policy::same_verdict::Alike;
 use crate::policy::{Budget, Domain, Policy};
 use crate::software_offload::Finished;
+use crate::stalls::{Stalls, Usage};
 use crate::{Entry, MAX_PORTS, PortId, Switch, Table, frame_lists, meter, snooping};
 
 mod deliver;
@@ -37,6 +38,8 @@ pub struct Breath {
     /// The tokens are the port's own: until then nothing of it can pass, and its doorbell need not
     /// be heard.
     pub paused: bool,
+    /// Its memory made a worker sleep: it is passed over for `wait_ns`.
+    pub passed_over: bool,
 }
 
 /// Where a frame goes.
@@ -58,6 +61,10 @@ pub struct Forwarder {
     state: State,
 }
 
+/// When something began that touches a port's memory, if that is measured.
+#[must_use]
+pub struct Begun(Option<Usage>);
+
 /// What a breath needs besides the batch. Sized once; nothing here grows while frames move.
 pub(crate) struct State {
     /// Numbers of the frames for each port.
@@ -76,6 +83,7 @@ pub(crate) struct State {
     at_uplink: Vec<Vec<Option<PortId>>>,
     /// Full receivers that somebody waits for: ask them for a doorbell before sleeping.
     blocked: Vec<PortId>,
+    stalls: Stalls,
 }
 
 impl State {
@@ -103,8 +111,37 @@ impl Forwarder {
             answer: Batch::new(),
             at_uplink: vec![Vec::new(); MAX_PORTS],
             blocked: Vec::with_capacity(MAX_PORTS),
+            stalls: Stalls::default(),
         };
         Self { switch, batch: Batch::new(), state }
+    }
+
+    /// Who makes the worker sleep by its memory is found by `usage`, of the worker's thread, and
+    /// passed over. Without it nobody is.
+    #[must_use]
+    pub fn measured_by(mut self, usage: impl Fn() -> Usage + Send + 'static) -> Self {
+        self.state.stalls = Stalls::measured_by(usage);
+        self
+    }
+
+    /// A breath, or something else that touches ports' memory, took suspiciously long.
+    #[cold]
+    pub fn took_long(&mut self, now: u64) {
+        self.state.stalls.took_long(now);
+    }
+
+    /// Memory of one port is touched until [`Forwarder::touched`].
+    #[inline]
+    pub fn touches(&self, now: u64) -> Begun {
+        Begun(self.state.stalls.usage(now))
+    }
+
+    /// Memory of `port`, and of no other, was touched.
+    #[inline]
+    pub fn touched(&mut self, port: PortId, begun: Begun, now: u64) {
+        if let Some(before) = begun.0 {
+            self.state.stalls.breathed(&self.switch.debts, port, before, now);
+        }
     }
 
     /// Makes room for the ports of a new table, and notes what is new of them. Call when the table
@@ -129,6 +166,8 @@ impl Forwarder {
     pub fn breath(&mut self, table: &Table, source: PortId, lane: usize, now: u64) -> Breath {
         let Some(entry) = table.get(source) else { return Breath::default() };
         let budget = meter::budget_from(&entry.policy, source, now);
+        let owed = self.switch.debts.left(source, now);
+        let begun = self.touches(now);
         let waited = self.state.at_uplink(source, lane).and_then(Option::take);
         let mut pass = Pass {
             switch: &self.switch,
@@ -144,6 +183,10 @@ impl Forwarder {
             uplink: None,
             done: Breath::default(),
         };
+        if owed.is_some() {
+            pass.leave_uplink(waited);
+            return Breath { wait_ns: owed, paused: true, passed_over: true, ..Breath::default() };
+        }
         if budget.is_some_and(|b| b.is_spent()) {
             let wait_ns = Some(meter::wait_from(&entry.policy, now));
             pass.leave_uplink(waited);
@@ -159,6 +202,7 @@ impl Forwarder {
         if let Some(at) = self.state.at_uplink(source, lane) {
             *at = uplink;
         }
+        self.touched(source, begun, now);
         Breath { frames, ..done }
     }
 
@@ -250,8 +294,9 @@ impl Sink for Pass<'_> {
         let admitted = self.admit(batch);
         self.classify(batch, admitted);
         let touched = std::mem::take(&mut self.state.touched);
-        for to in &touched {
-            self.push(batch, *to);
+        match self.state.stalls.is_watching(self.now) {
+            false => touched.iter().for_each(|to| self.push(batch, *to)),
+            true => self.push_measured(batch, &touched),
         }
         self.state.touched = touched;
         self.state.touched.clear();

@@ -27,6 +27,7 @@ pub mod policy;
 mod port_set;
 mod snooping;
 mod software_offload;
+mod stalls;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -41,10 +42,12 @@ pub use explain::{
     Place, Receiver, Step, StormTokens, Tag, Tags, Tokens, Unparsed, Verdict,
 };
 pub use fdb::{Fdb, FdbEntry, FdbError, FdbNews, WouldLearn};
-pub use forward::{Breath, Forwarder};
+pub use forward::{Begun, Breath, Forwarder};
 use full_wait::Waits;
 pub use port_set::PortSet;
 use snooping::Snooping;
+use stalls::Debts;
+pub use stalls::Usage;
 pub use table::{Entry, PortId, Table};
 pub use watchers::Watch;
 
@@ -90,6 +93,7 @@ pub struct Switch {
     waits: Waits,
     departures: Departures,
     snooping: Snooping,
+    debts: Debts,
     told: forward::too_long::Told,
 }
 
@@ -100,7 +104,8 @@ impl Switch {
         let waits = Waits::new(options.full_wait);
         let (departures, snooping) = (Departures::default(), Snooping::new());
         let told = forward::too_long::Told::default();
-        Arc::new(Self { options, fdb, waits, departures, snooping, told })
+        let debts = Debts::new();
+        Arc::new(Self { options, fdb, waits, departures, snooping, debts, told })
     }
 
     /// The forwarding table.
@@ -117,6 +122,7 @@ impl Switch {
     pub fn forget(&self, port: PortId) {
         self.fdb.flush_port(port);
         self.waits.reset(port);
+        self.debts.reset(port);
         self.snooping.forget(port);
     }
 

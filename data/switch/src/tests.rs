@@ -14,6 +14,7 @@ mod departures;
 mod explain;
 mod finished;
 mod multicast;
+mod stalls;
 mod teams;
 mod watch;
 

@@ -14,7 +14,7 @@ const LONG: u64 = 5_000;
 const CLOSELY: u64 = 10_000_000_000;
 /// The most that a port pays, in nanoseconds, for a breath that was not told from those before it.
 /// If it took longer, the next round is measured throughout.
-const DOUBTED: u64 = 1_000_000;
+pub(super) const DOUBTED: u64 = 1_000_000;
 
 /// The breaths of a worker, as far as they are measured.
 #[derive(Debug, Default)]

@@ -12,113 +12,21 @@ use std::time::Duration;
 
 use rustix::event::epoll;
 use rustix::thread::{CpuSet, sched_setaffinity};
-use vmlan_frame::{BATCH, Doorbell, Port};
+use vmlan_frame::{BATCH, Port};
 use vmlan_switch::policy::Shares;
-use vmlan_switch::{Breath, Forwarder, PortId, Table};
+use vmlan_switch::{Forwarder, PortId, Table};
 
 use super::Shared;
-use super::breath_times::BreathTimes;
+use super::breath_times::{self, BreathTimes};
 use super::idle::Idle;
-use super::idle_rings::{self, IdleRings, Traffic};
+use super::idle_rings::{self, Traffic};
 use super::mailbox::{Assignment, Mailbox};
 use super::mapped_doorbells::{self, MappedPorts};
-use super::naps::Naps;
+use super::own::Own;
 use super::signal;
 
 /// The event data of the worker's own alarm; ports use their numbers.
 const ALARM: u64 = u64::MAX;
-
-/// A port of ours and the doorbells we watch for it. Holding them keeps their numbers from being
-/// reused before we have let go.
-struct Own {
-    id: PortId,
-    /// Those of its lanes that are ours: at least one, in ascending order. What we count of the
-    /// port is counted for the first.
-    lanes: Vec<usize>,
-    /// The place of the lane whose turn it is.
-    turn: usize,
-    version: Option<u64>,
-    watched: Vec<Doorbell>,
-    /// It has no tokens before this time: it is neither looked at nor armed.
-    paused_until: u64,
-    /// Frames of it waited for a full receiver when it was last looked at.
-    held: bool,
-    /// They did, and the next breath got nothing from it: another worker may have been busy with
-    /// it. Held frames ring no doorbell.
-    passed_by: bool,
-    /// It has rung since rings were last counted.
-    rang: bool,
-    idle_rings: IdleRings,
-    naps: Naps,
-    /// Until then its breaths are measured in each round.
-    closely: u64,
-}
-
-impl Own {
-    fn new(id: PortId, lanes: Vec<usize>) -> Self {
-        let (held, passed_by, rang) = (false, false, false);
-        let (watched, idle_rings, naps) = Default::default();
-        Self {
-            id,
-            lanes,
-            turn: 0,
-            version: None,
-            watched,
-            paused_until: 0,
-            held,
-            passed_by,
-            rang,
-            idle_rings,
-            naps,
-            closely: 0,
-        }
-    }
-}
-
-impl Own {
-    /// A breath of each of its lanes, from the one whose turn it is on, until together they had as
-    /// much as one could have had.
-    fn breath(&mut self, forwarder: &mut Forwarder, table: &Table, now: u64) -> Breath {
-        let mut all = Breath::default();
-        let count = self.lanes.len();
-        for place in (self.turn..count).chain(0..self.turn) {
-            let Some(lane) = self.lanes.get(place) else { continue };
-            let one = forwarder.breath(table, self.id, *lane, now);
-            all.frames += one.frames;
-            all.held_ns = all.held_ns.into_iter().chain(one.held_ns).min();
-            all.wait_ns = all.wait_ns.into_iter().chain(one.wait_ns).min();
-            all.paused |= one.paused;
-            if all.frames >= BATCH || one.paused {
-                self.turn = (place + 1) % count;
-                break;
-            }
-        }
-        all
-    }
-
-    /// The lane that is counted for.
-    fn lane(&self) -> usize {
-        self.lanes.first().copied().unwrap_or(0)
-    }
-
-    /// Asks for doorbells of all its lanes; true if there is something already.
-    fn arm(&self, port: &dyn Port) -> bool {
-        self.lanes.iter().fold(false, |any, lane| port.arm(*lane) | any)
-    }
-
-    /// What its doorbells say to the worker.
-    fn data(&self) -> epoll::EventData {
-        epoll::EventData::new_u64(self.id.index() as u64)
-    }
-
-    /// What is heard of its doorbells.
-    fn flags(&self) -> epoll::EventFlags {
-        match self.idle_rings.is_muted() {
-            true => epoll::EventFlags::empty(),
-            false => epoll::EventFlags::IN | epoll::EventFlags::ET,
-        }
-    }
-}
 
 /// How long a worker asks to run at a time, in nanoseconds: the least that Linux gives. Most
 /// breaths are shorter, and on a busy machine who has just been woken waits for less time.
@@ -217,7 +125,7 @@ impl Run {
         let edge = epoll::EventFlags::IN | epoll::EventFlags::ET;
         epoll::add(&epoll, slot.alarm(), epoll::EventData::new_u64(ALARM), edge)?;
         Ok(Self {
-            forwarder: Forwarder::new(shared.switch.clone()),
+            forwarder: Forwarder::new(shared.switch.clone()).measured_by(signal::usage),
             idle: Idle::new(shared.spin),
             shared,
             slot,
@@ -300,6 +208,9 @@ impl Run {
                 let due = now.saturating_add(ns);
                 own.paused_until = if breath.paused { due } else { 0 };
                 self.due = earlier(self.due, due);
+                if breath.passed_over {
+                    own.tell_passed_over(entry, ns, now);
+                }
             }
             if breath.frames == 0 && breath.held_ns.is_none() {
                 if breath.wait_ns.is_none() {
@@ -309,10 +220,16 @@ impl Run {
                 if spent > 0 {
                     entry.port.counters().worked(own.lane(), spent);
                 }
+                if spent >= breath_times::DOUBTED {
+                    self.forwarder.took_long(now);
+                }
                 self.shares.spent(own.id, spent, false);
                 continue;
             }
             let spent = self.times.busy(&mut own.closely, clock);
+            if spent >= breath_times::DOUBTED {
+                self.forwarder.took_long(now);
+            }
             entry.port.counters().worked(own.lane(), spent);
             self.shares.spent(own.id, spent, breath.frames >= MANY);
         }
@@ -427,15 +344,20 @@ impl Run {
         let now = clock(&self.shared);
         for own in self.own.iter_mut().filter(|o| o.paused_until <= now) {
             let Some(entry) = self.table.get(own.id) else { continue };
-            match own.naps.next(&*entry.port, now) {
-                Some(until) => self.nap = earlier(self.nap, until),
-                None if !own.arm(&*entry.port) => {}
-                None if entry.port.is_being_changed() => self.being_changed = true,
-                None => any = true,
+            if let Some(until) = own.naps.next(&*entry.port, now) {
+                self.nap = earlier(self.nap, until);
+            } else if own.arm(&*entry.port, &mut self.forwarder, now) {
+                match entry.port.is_being_changed() {
+                    true => self.being_changed = true,
+                    false => any = true,
+                }
             }
             self.poll.add(own.id, &*entry.port);
         }
         self.poll.end();
+        if clock(&self.shared).saturating_sub(now) >= breath_times::DOUBTED {
+            self.forwarder.took_long(now);
+        }
         any
     }
 
@@ -446,18 +368,22 @@ impl Run {
     }
 
     /// As [`Run::arm`], for those ports that must be looked at.
-    fn arm_polled(&self) -> bool {
+    fn arm_polled(&mut self) -> bool {
+        let now = clock(&self.shared);
         let polled = self.own.iter().filter(|own| self.poll.ports().contains(&own.id));
         let polled = polled.filter_map(|own| Some((own, self.table.get(own.id)?)));
-        polled.fold(false, |any, (own, entry)| own.arm(&*entry.port) | any)
+        let forwarder = &mut self.forwarder;
+        polled.fold(false, |any, (own, entry)| own.arm(&*entry.port, forwarder, now) | any)
     }
 
-    /// The worker is awake, again or still: takes all wishes back.
-    fn disarm(&self) {
+    /// The worker is awake, again or still: takes all wishes back, but for those of ports that it
+    /// does not look at.
+    fn disarm(&mut self) {
         self.slot.wants_room.store(false, Ordering::Relaxed);
-        for own in &self.own {
+        let now = clock(&self.shared);
+        for own in self.own.iter().filter(|own| own.paused_until <= now) {
             let Some(entry) = self.table.get(own.id) else { continue };
-            own.lanes.iter().for_each(|lane| entry.port.disarm(*lane));
+            own.disarm(&*entry.port, &mut self.forwarder, now);
         }
     }
 

@@ -1,7 +1,14 @@
-//! The few system calls without a safe wrapper: a signal that only interrupts, and the slice.
+//! The few system calls without a safe wrapper: a signal that only interrupts, the slice, and what
+//! a thread has used.
 #![allow(unsafe_code)]
 
 use std::io;
+use std::time::Duration;
+
+use rustix::time::ClockId;
+use vmlan_switch::Usage;
+
+use super::run::nanoseconds;
 
 /// Used to end a blocking call of one thread; its handler does nothing.
 const INTERRUPT: libc::c_int = libc::SIGUSR1;
@@ -60,6 +67,26 @@ pub(super) fn set_slice(ns: u64) -> io::Result<()> {
     if r == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// What the calling thread has used since it began.
+pub(super) fn usage() -> Usage {
+    // SAFETY: all-zero is a valid value of this plain C struct.
+    let mut used: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: the kernel writes one `rusage`. Where it refuses, there are zeros.
+    unsafe { libc::getrusage(libc::RUSAGE_THREAD, &raw mut used) };
+    let count = |n: libc::c_long| u64::try_from(n).unwrap_or(0);
+    let clock = |id| {
+        let now = rustix::time::clock_gettime(id);
+        nanoseconds(Duration::try_from(now).unwrap_or_default())
+    };
+    Usage {
+        elapsed: clock(ClockId::Monotonic),
+        // The times of `rusage` may be a tick late.
+        processor: clock(ClockId::ThreadCPUTime),
+        sleeps: count(used.ru_nvcsw),
+        faults: count(used.ru_minflt).saturating_add(count(used.ru_majflt)),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -81,5 +108,17 @@ mod tests {
         // Linux tells of the slice since it takes one.
         let slice = thread.join().unwrap();
         assert!(slice == 100_000 || slice == 0, "{slice}");
+    }
+
+    #[test]
+    fn sleep_and_page_faults_are_counted() {
+        let before = usage();
+        let fresh = vec![1u8; 8 << 20];
+        std::thread::sleep(Duration::from_millis(1));
+        let after = usage();
+        assert!(after.sleeps > before.sleeps && after.faults > before.faults && !fresh.is_empty());
+        let elapsed = after.elapsed - before.elapsed;
+        assert!(elapsed >= 1_000_000 && after.processor - before.processor < elapsed);
+        assert!(after.processor > before.processor);
     }
 }

@@ -14,10 +14,31 @@ fn usual_frames(batch: &Batch<'_>, list: &[u16]) -> usize {
 }
 
 impl Pass<'_> {
+    /// Second pass, all destinations, while it is measured whose memory makes workers sleep.
+    #[cold]
+    pub(super) fn push_measured(&mut self, batch: &mut Batch<'_>, touched: &[PortId]) {
+        if !self.state.stalls.copies(self.source, touched, self.now) {
+            return touched.iter().for_each(|to| self.push(batch, *to));
+        }
+        let mut copy = self.state.stalls.take_copy();
+        copy.deliver(batch, |copy| {
+            let mut used = self.state.stalls.usage(self.now).unwrap_or_default();
+            for to in touched {
+                self.push(copy, *to);
+                used = self.state.stalls.pushed(&self.switch.debts, *to, used, self.now);
+            }
+        });
+        self.state.stalls.give_back(copy);
+    }
+
     /// Second pass, one destination: everything on its list.
     pub(super) fn push(&mut self, batch: &mut Batch<'_>, to: PortId) {
         let Some(list) = self.state.lists.get_mut(to.index()) else { return };
         let mut list = std::mem::take(list);
+        if self.switch.debts.left(to, self.now).is_some() {
+            self.lose(batch, to, &list);
+            list.clear();
+        }
         if self.table.narrow() {
             self.drop_too_long(batch, to, &mut list);
         }
@@ -67,6 +88,14 @@ impl Pass<'_> {
         let from = (&self.entry.policy.vlan, self.state.domains.as_slice());
         let to = (&entry.policy.vlan, entry.port.counters());
         retagged.push(batch, list, from, to, push)
+    }
+
+    /// The frames of `list` find no room at `to` and are not to wait for it.
+    fn lose(&self, batch: &mut Batch<'_>, to: PortId, list: &[u16]) {
+        list.iter().for_each(|i| batch.set_dropped(usize::from(*i), Reason::ReceiverFull));
+        if let Some(entry) = self.table.get(to) {
+            entry.port.counters().output.drop(Reason::ReceiverFull, list.len() as u64);
+        }
     }
 
     /// `rest` found no room at `to`: held while the receiver may be waited for, else dropped.
