@@ -128,6 +128,7 @@ fn cases_of(run: &Run<'_>, rows: &[&'static Row], cpus: u8) -> Vec<Case> {
     let workloads = if short { brief } else { usual };
     let mut cases = Vec::new();
     for &row in rows {
+        let fits = |w: &Workload| row.has_nic() || matches!(w.kind, Kind::Datagrams | Kind::Frames);
         for way in row.ways() {
             let scene = Scene { way, threads: cpus };
             let case = |workload, slides| Case { scene, row, workload, slides };
@@ -136,7 +137,9 @@ fn cases_of(run: &Run<'_>, rows: &[&'static Row], cpus: u8) -> Vec<Case> {
                 Kind::Frames => way == Way::Host,
                 _ => way != Way::FromHost,
             };
-            cases.extend(workloads.iter().copied().filter(streams).map(|w| case(w, false)));
+            cases.extend(
+                workloads.iter().copied().filter(fits).filter(streams).map(|w| case(w, false)),
+            );
             if !short && cpus == 1 && row.slides.is_some() && way != Way::Switch {
                 let size = |bytes| Workload { name: "UDP", kind: Kind::Datagrams, bytes };
                 cases.extend(SIZES.into_iter().map(|bytes| case(size(bytes), true)));
@@ -188,7 +191,7 @@ fn measure(
             Way::Switch => [Host::Guest(0), Host::Guest(1)],
             Way::Host | Way::Taps => [Host::Guest(0), Host::Host],
         };
-        station.measure(workload, [from, to], (cell.time, cell.setup.warm_up))
+        station.measure(row, workload, [from, to], (cell.time, cell.setup.warm_up))
     })
 }
 

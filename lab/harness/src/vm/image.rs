@@ -8,7 +8,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The NIC drivers a guest may need, and what they find their device by; dependencies are added
+/// The NIC drivers a guest may need, a device without a NIC, and what they find their device by; dependencies are added
 /// from the modules' own words.
 const MODULES: &[&str] = &[
     "virtio_pci",
@@ -22,6 +22,7 @@ const MODULES: &[&str] = &[
     "vmxnet3",
     "8021q",
     "pktgen",
+    "dummy",
 ];
 
 /// Dynamically linked tools, looked up in the host's PATH.

@@ -67,6 +67,9 @@ impl Hardware {
     }
 }
 
+/// The module of devices that take every frame and do nothing with it.
+const NOTHING: &str = "dummy";
+
 /// A row.
 #[derive(Debug)]
 pub(super) struct Row {
@@ -94,8 +97,16 @@ impl Row {
         self.driver.is_some_and(|(module, _)| module == MODULE)
     }
 
+    /// What it sends goes through a NIC.
+    pub(super) fn has_nic(&self) -> bool {
+        self.driver.is_none_or(|(module, _)| module != NOTHING)
+    }
+
     /// Who talks to whom.
     pub(super) fn ways(&self) -> Vec<Way> {
+        if !self.has_nic() {
+            return vec![Way::Host];
+        }
         let mut ways = Vec::new();
         if self.sends {
             ways.push(Way::Host);
@@ -139,6 +150,16 @@ const SLOW: &str =
 
 /// All of them, in the order of the tables.
 pub(super) const ROWS: &[Row] = &[
+    Row {
+        driver: Some((NOTHING, "")),
+        short: true,
+        ..module(
+            "no NIC",
+            "",
+            "a device of the guest's kernel that takes frames and does nothing: what guest and \
+            program can send at most, as they count it",
+        )
+    },
     Row {
         driver: Some(("e1000", "")),
         offloads: true,

@@ -37,6 +37,10 @@ pub(super) struct Station {
 const NAMES: [&str; 2] = ["a", "b"];
 /// An address that nobody has.
 const NOBODY: &str = "10.77.0.250";
+/// A guest's address where it has no NIC, one that it sends to there, and a MAC address.
+const ALONE: &str = "10.78.0.1";
+const NOWHERE: &str = "10.78.0.2";
+const NOBODYS_MAC: &str = "02:00:00:00:00:fe";
 /// Beyond what a command itself takes: the machine may be busy.
 const SLACK: Duration = Duration::from_secs(120);
 
@@ -86,6 +90,14 @@ impl Station {
                 continue;
             }
             *driven = "";
+            if !row.has_nic() {
+                // It asks nobody by ARP. The guest's NIC stays as it is.
+                guest.sh(&format!(
+                    "ip link set dummy0 up && {{ ip addr show dev dummy0 | grep -q {ALONE} ||
+                     ip addr add {ALONE}/24 dev dummy0; }}"
+                ))?;
+                return Ok(());
+            }
             if let Some((driver, options)) = row.driver {
                 linux_module::load(guest, driver, options)?;
             }
@@ -113,16 +125,20 @@ impl Station {
     /// Runs one workload; what the receiver got, and what guest `a` cost meanwhile.
     pub(super) fn measure(
         &mut self,
+        row: &Row,
         workload: Workload,
         [from, to]: [Host; 2],
         (time, warm_up): (Duration, Duration),
     ) -> Result<Measured, Failure> {
         if workload.kind == Kind::Frames {
-            return self.generate(workload.bytes, time, warm_up);
+            return self.generate(row, workload.bytes, time, warm_up);
         }
         let warm_up = format!("--warmup {:.2}", warm_up.as_secs_f64());
-        let server = Server::start(self.end(to), to, workload, &warm_up)?;
-        let ip = self.end(to).ip().to_owned();
+        let server = match row.has_nic() {
+            true => Some(Server::start(self.end(to), to, workload, &warm_up)?),
+            false => None,
+        };
+        let ip = if row.has_nic() { self.end(to).ip() } else { NOWHERE }.to_owned();
         let (client, bytes, kind) = (workload.client(), workload.bytes, workload.kind);
         let seconds = (time.as_secs_f64()).max(0.1);
         let command = format!(
@@ -133,37 +149,41 @@ impl Station {
         let before = self.counts()?;
         let said = self.end(from).run(&command, time + SLACK);
         let after = self.counts()?;
-        let served = server.end(self.end(to));
+        let served = server.map(|server| server.end(self.end(to))).transpose();
         let said = said?;
         if said.code != 0 {
             return Err(HarnessError::Failed { what: command, heard: said.text }.into());
         }
         let (sent, served) = (value(kind, &json(&said.text)?)?, served?);
-        let answers = workload.server() == "responder";
-        let value = if answers { sent } else { value(kind, &served)? };
+        let served = served.filter(|_| workload.server() != "responder");
+        let value = served.map_or(Ok(sent), |served| value(kind, &served))?;
         if value <= 0.0 {
             return Err(Failure::Failed("nothing arrived".into()));
         }
-        Ok(measured([sent, value], before.zip(after)))
+        Ok(measured([sent, value], before.zip(after).filter(|_| row.has_nic())))
     }
 
     /// The same with frames of `bytes` from the packet generator of guest `a`. The host's stack
     /// drops them: they are for its NIC, but not for its address.
     fn generate(
         &mut self,
+        row: &Row,
         bytes: u32,
         time: Duration,
         warm_up: Duration,
     ) -> Result<Measured, Failure> {
-        let mac = host_mac(&mut self.host)?;
+        let (device, mac) = match row.has_nic() {
+            true => ("eth0", host_mac(&mut self.host)?),
+            false => ("dummy0", NOBODYS_MAC.into()),
+        };
         let [guest, ..] = self.guests.as_mut_slice() else {
             return Err(Failure::Failed("no guest".into()));
         };
         guest.sh(&format!(
             "cd /proc/net/pktgen && echo rem_device_all > kpktgend_0
-             echo add_device eth0 > kpktgend_0
+             echo add_device {device} > kpktgend_0
              for set in 'count 0' 'pkt_size {bytes}' 'delay 0' 'dst {NOBODY}' 'dst_mac {mac}'; do
-               echo \"$set\" > eth0 || exit 1
+               echo \"$set\" > {device} || exit 1
              done
              echo start > pgctrl 2> /dev/null &"
         ))?;
@@ -174,21 +194,27 @@ impl Station {
         let end = look();
         // Whatever was seen: it would disturb the next cell. Its thread says "Starting" until it
         // has seen the wish to stop.
-        let stop = "cd /proc/net/pktgen && echo stop > pgctrl && n=0
-             until grep -q pps eth0 || [ $n -ge 100 ]; do sleep 0.05; n=$((n + 1)); done
-             cat eth0";
-        let said = self.guests.first_mut().map(|guest| guest.sh(stop)).transpose()?;
+        let stop = format!(
+            "cd /proc/net/pktgen && echo stop > pgctrl && n=0
+             until grep -q pps {device} || [ $n -ge 100 ]; do sleep 0.05; n=$((n + 1)); done
+             cat {device}"
+        );
+        let said = self.guests.first_mut().map(|guest| guest.sh(&stop)).transpose()?;
         let said = said.unwrap_or_default();
         let rate = said.split_whitespace().find_map(|word| word.strip_suffix("pps"));
         let sent = rate.and_then(|pps| pps.parse::<f64>().ok());
         let heard = || HarnessError::Garbled { what: "pktgen".into(), heard: said.clone() };
         let ((begin, got, before), (end, more, after)) = (begin?, end?);
         let took = end - begin;
+        let sent = sent.ok_or_else(heard)? / 1000.0;
+        if !row.has_nic() {
+            return Ok(measured([sent; 2], None));
+        }
         let value = to_f64(more.saturating_sub(got)) / took.as_secs_f64() / 1000.0;
         if value <= 0.0 {
             return Err(Failure::Failed("nothing arrived".into()));
         }
-        Ok(measured([sent.ok_or_else(heard)? / 1000.0, value], before.zip(after)))
+        Ok(measured([sent, value], before.zip(after)))
     }
 
     /// Frames that the host has got from its TAP device.
