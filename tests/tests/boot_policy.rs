@@ -83,11 +83,11 @@ fn another_ip(switch: &Switch, who: &mut Guarded) -> Result<()> {
 }
 
 /// What is more than the limit waits in the guest's ring, and passes when its turn comes. Few
-/// enough that none waits for 100 ms: the guest's own fq_codel drops one then. A guest that has
-/// little of the machine may not reach the first limit.
+/// enough that none waits for 100 ms: the guest's own fq_codel drops one then, of several. A guest
+/// that has little of the machine may not reach the first limits.
 fn limited(switch: &Switch, who: &mut Guarded) -> Result<()> {
     let (mut limit, mut held) = (Value::Null, 0);
-    for (frames, pings) in [(250, 30), (250, 30), (100, 10), (50, 5), (20, 2)] {
+    for (frames, pings) in [(250, 30), (250, 30), (100, 10), (50, 5), (20, 2), (5, 2), (1, 2)] {
         switch.ask(&[
             "port",
             "set",

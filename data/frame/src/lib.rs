@@ -24,6 +24,7 @@ mod flow;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
 pub mod headers;
+mod lock_wait;
 mod mac;
 mod nic_counters;
 mod offload;
@@ -40,6 +41,7 @@ pub use checksum::Checksum;
 pub use counters::{Counter, Counters, Direction, Snapshot};
 pub use flow::{FlowFields, fields_hash, flow_hash, place_of};
 pub use headers::{Headers, Network};
+pub use lock_wait::{lock_wait, lock_waited};
 pub use mac::{Mac, ParseMacError};
 pub use nic_counters::{CsbCounters, NicCounters, RegisterCount};
 pub use offload::{Gso, Offload, Offloads};

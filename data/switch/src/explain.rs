@@ -170,6 +170,7 @@ impl Trace<'_> {
             Way::Drop(reason) => Err(End::Refused(reason)),
             Way::To(port) | Way::Team(port) => Ok(End::To(self.receive(port, domain, way))),
             Way::WholeTeam(of) => {
+                self.storm()?;
                 let mates = self.table.mates(of);
                 self.flood(domain, mates).map(End::Flooded)
             }

@@ -9,6 +9,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use vmlan_frame::headers::TOO_BIG;
 use vmlan_frame::{BATCH, Batch, Mac, Offload, Reason, Sink};
 use vmlan_ram::Slice;
 
@@ -17,7 +18,7 @@ use crate::policy::retag::Retagged;
 use crate::policy::same_verdict::Alike;
 use crate::policy::{Budget, Domain, Policy};
 use crate::software_offload::Finished;
-use crate::stalls::{Stalls, Usage};
+use crate::stalls::{Measuring, Usage};
 use crate::{Entry, MAX_PORTS, PortId, Switch, Table, frame_lists, meter, snooping};
 
 mod deliver;
@@ -61,7 +62,7 @@ pub struct Forwarder {
     state: State,
 }
 
-/// When something began that touches a port's memory, if that is measured.
+/// What a worker had used when it began something, if that is measured.
 #[must_use]
 pub struct Begun(Option<Usage>);
 
@@ -83,7 +84,9 @@ pub(crate) struct State {
     at_uplink: Vec<Vec<Option<PortId>>>,
     /// Full receivers that somebody waits for: ask them for a doorbell before sleeping.
     blocked: Vec<PortId>,
-    stalls: Stalls,
+    pub(crate) measuring: Measuring,
+    /// What the source is to be told.
+    told: Option<(usize, [u8; TOO_BIG])>,
 }
 
 impl State {
@@ -111,7 +114,8 @@ impl Forwarder {
             answer: Batch::new(),
             at_uplink: vec![Vec::new(); MAX_PORTS],
             blocked: Vec::with_capacity(MAX_PORTS),
-            stalls: Stalls::default(),
+            measuring: Measuring::default(),
+            told: None,
         };
         Self { switch, batch: Batch::new(), state }
     }
@@ -120,28 +124,37 @@ impl Forwarder {
     /// passed over. Without it nobody is.
     #[must_use]
     pub fn measured_by(mut self, usage: impl Fn() -> Usage + Send + 'static) -> Self {
-        self.state.stalls = Stalls::measured_by(usage);
+        self.state.measuring = Measuring::by(usage);
         self
     }
 
-    /// A breath, or something else that touches ports' memory, took suspiciously long.
+    /// Something that touches ports' memory took `ns` nanoseconds, which is suspiciously long.
     #[cold]
-    pub fn took_long(&mut self, now: u64) {
-        self.state.stalls.took_long(now);
+    pub fn took_long(&self, ns: u64, now: u64) {
+        self.switch.stalls.took_long(ns, now);
     }
 
-    /// Memory of one port is touched until [`Forwarder::touched`].
+    /// A round of breaths begins, or something else that touches memory of several ports.
     #[inline]
-    pub fn touches(&self, now: u64) -> Begun {
-        Begun(self.state.stalls.usage(now))
+    pub fn begin_round(&self, now: u64) -> Begun {
+        Begun(self.state.measuring.round(&self.switch.stalls, now))
     }
 
-    /// Memory of `port`, and of no other, was touched.
+    /// It is over.
     #[inline]
-    pub fn touched(&mut self, port: PortId, begun: Begun, now: u64) {
+    pub fn end_round(&self, begun: Begun, now: u64) {
         if let Some(before) = begun.0 {
-            self.state.stalls.breathed(&self.switch.debts, port, before, now);
+            self.state.measuring.round_is_over(&self.switch.stalls, before, now);
         }
+    }
+
+    /// Runs `touch`, which touches memory of `port` and of no other.
+    #[inline]
+    pub fn touches<T>(&mut self, port: PortId, now: u64, touch: impl FnOnce() -> T) -> T {
+        self.state.measuring.begin(&self.switch.stalls, now);
+        let done = touch();
+        self.state.measuring.end(&self.switch.stalls, port, now);
+        done
     }
 
     /// Makes room for the ports of a new table, and notes what is new of them. Call when the table
@@ -165,9 +178,13 @@ impl Forwarder {
     /// clock that the ports' limits were made with.
     pub fn breath(&mut self, table: &Table, source: PortId, lane: usize, now: u64) -> Breath {
         let Some(entry) = table.get(source) else { return Breath::default() };
+        if let Some(ns) = self.switch.stalls.left(source, now) {
+            self.stand_back(table, (source, entry), now);
+            let wait_ns = Some(ns);
+            return Breath { wait_ns, paused: true, passed_over: true, ..Breath::default() };
+        }
         let budget = meter::budget_from(&entry.policy, source, now);
-        let owed = self.switch.debts.left(source, now);
-        let begun = self.touches(now);
+        self.state.measuring.begin(&self.switch.stalls, now);
         let waited = self.state.at_uplink(source, lane).and_then(Option::take);
         let mut pass = Pass {
             switch: &self.switch,
@@ -183,10 +200,6 @@ impl Forwarder {
             uplink: None,
             done: Breath::default(),
         };
-        if owed.is_some() {
-            pass.leave_uplink(waited);
-            return Breath { wait_ns: owed, paused: true, passed_over: true, ..Breath::default() };
-        }
         if budget.is_some_and(|b| b.is_spent()) {
             let wait_ns = Some(meter::wait_from(&entry.policy, now));
             pass.leave_uplink(waited);
@@ -202,17 +215,34 @@ impl Forwarder {
         if let Some(at) = self.state.at_uplink(source, lane) {
             *at = uplink;
         }
-        self.touched(source, begun, now);
+        self.state.measuring.end(&self.switch.stalls, source, now);
         Breath { frames, ..done }
+    }
+
+    /// A source that is passed over for its memory leaves all queues, by all lanes: nobody is to
+    /// wait for it.
+    #[cold]
+    fn stand_back(&mut self, table: &Table, (source, entry): (PortId, &Entry), now: u64) {
+        if let Some((_, turns)) = meter::shared(&entry.policy) {
+            turns.sent(source, entry.policy.weight, 0, false, now);
+        }
+        let Some(lanes) = self.state.at_uplink.get_mut(source.index()) else { return };
+        for uplink in lanes.iter_mut().filter_map(Option::take) {
+            let queue = table.get(uplink).and_then(|e| e.policy.uplink.as_ref());
+            if let Some(queue) = queue {
+                queue.sent(source, entry.policy.weight, 0, false, now);
+            }
+        }
     }
 
     /// Hands a frame of the switch's own to `to`, as it stands; dropped if it finds no room. True
     /// if it was taken.
-    pub fn send(&mut self, table: &Table, to: PortId, frame: &[u8]) -> bool {
+    pub fn send(&mut self, table: &Table, to: PortId, frame: &[u8], now: u64) -> bool {
         let Some(entry) = table.get(to) else { return false };
         let mut batch = Batch::take(&mut self.batch);
         let taken = batch.add(&[Slice::from_bytes(frame)], Offload::NONE).is_ok()
-            && entry.port.push(&batch, &mut [0]) == 1;
+            && self.switch.stalls.left(to, now).is_none()
+            && self.touches(to, now, || entry.port.push(&batch, &mut [0]) == 1);
         if let (Some((mirror, interface)), Some(frame)) = (&entry.mirror, batch.frame(0)) {
             mirror.capture(*interface, true, &frame, (!taken).then_some(Reason::ReceiverFull));
         }
@@ -294,16 +324,16 @@ impl Sink for Pass<'_> {
         let admitted = self.admit(batch);
         self.classify(batch, admitted);
         let touched = std::mem::take(&mut self.state.touched);
-        match self.state.stalls.is_watching(self.now) {
-            false => touched.iter().for_each(|to| self.push(batch, *to)),
-            true => self.push_measured(batch, &touched),
+        if self.state.measuring.is_on() {
+            self.push_measured(batch, &touched);
+        } else {
+            touched.iter().for_each(|to| self.push(batch, *to));
+            self.show(batch);
         }
         self.state.touched = touched;
         self.state.touched.clear();
         self.settle(batch, admitted);
-        if self.table.watched() {
-            self.watched(batch);
-        }
+        self.tell_source();
     }
 
     fn skipped(&mut self, frames: usize, bytes: u64) {
@@ -312,6 +342,14 @@ impl Sink for Pass<'_> {
 }
 
 impl Pass<'_> {
+    /// Shows the batch, which is delivered, to all who watch.
+    #[inline]
+    fn show(&mut self, batch: &Batch<'_>) {
+        if self.table.watched() {
+            self.watched(batch, None);
+        }
+    }
+
     /// First pass: headers only. Frames of one stream follow each other: one look-up serves the
     /// run.
     fn classify(&mut self, batch: &mut Batch<'_>, admitted: usize) {
@@ -388,6 +426,11 @@ impl Pass<'_> {
         self.state.domains.extend(std::iter::repeat_n(domain, run.len()));
         self.state.ways.extend(std::iter::repeat_n(way, run.len()));
         self.append(batch, run, way);
+    }
+
+    /// True if frame `i`, which is for several, is beyond the limit of frames to many.
+    fn is_storm(&self, batch: &Batch<'_>, i: usize) -> bool {
+        self.check_storm(batch, i..i + 1, batch.macs(i).0, Way::Flood) == 0
     }
 
     /// How many frames of the run the limit of frames to many lets pass, whatever becomes of them.
@@ -475,7 +518,11 @@ impl Pass<'_> {
         let domain = self.state.domains.last().copied().unwrap_or_default();
         for i in run {
             let (source, frame) = ((self.source, &*self.entry.policy), batch_frame(batch, i));
-            let way = self.table.way_to_team(source, domain, port, frame);
+            let way = match self.table.way_to_team(source, domain, port, frame) {
+                // A copy for each of them, as of a flood.
+                Way::WholeTeam(_) if self.is_storm(batch, i) => Way::Drop(Reason::Storm),
+                way => way,
+            };
             if let Some(place) = self.state.ways.get_mut(i) {
                 *place = way;
             }

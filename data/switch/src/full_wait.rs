@@ -65,6 +65,11 @@ impl Waits {
         a.since.store(0, Ordering::Relaxed);
     }
 
+    /// Nobody waits for the receiver any more, and what was waited until now costs it nothing.
+    pub(crate) fn is_over(&self, port: PortId) {
+        self.account(port).since.store(0, Ordering::Relaxed);
+    }
+
     /// True if frames wait for the receiver just now.
     pub(crate) fn is_full(&self, port: PortId) -> bool {
         self.account(port).since.load(Ordering::Relaxed) != 0

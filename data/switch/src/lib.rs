@@ -46,7 +46,7 @@ pub use forward::{Begun, Breath, Forwarder};
 use full_wait::Waits;
 pub use port_set::PortSet;
 use snooping::Snooping;
-use stalls::Debts;
+use stalls::Stalls;
 pub use stalls::Usage;
 pub use table::{Entry, PortId, Table};
 pub use watchers::Watch;
@@ -93,7 +93,7 @@ pub struct Switch {
     waits: Waits,
     departures: Departures,
     snooping: Snooping,
-    debts: Debts,
+    stalls: Stalls,
     told: forward::too_long::Told,
 }
 
@@ -104,8 +104,8 @@ impl Switch {
         let waits = Waits::new(options.full_wait);
         let (departures, snooping) = (Departures::default(), Snooping::new());
         let told = forward::too_long::Told::default();
-        let debts = Debts::new();
-        Arc::new(Self { options, fdb, waits, departures, snooping, debts, told })
+        let stalls = Stalls::new();
+        Arc::new(Self { options, fdb, waits, departures, snooping, stalls, told })
     }
 
     /// The forwarding table.
@@ -122,7 +122,7 @@ impl Switch {
     pub fn forget(&self, port: PortId) {
         self.fdb.flush_port(port);
         self.waits.reset(port);
-        self.debts.reset(port);
+        self.stalls.forget(port);
         self.snooping.forget(port);
     }
 

@@ -335,11 +335,12 @@ fn segments_count_and_not_the_packet_that_is_cut() {
 fn the_switch_sends_a_frame_of_its_own() {
     let mut w = world(2, Options::default());
     let frame = vmlan_frame::headers::announcement(mac(1), None);
-    assert!(w.forwarder.send(&w.table, id(1), &frame));
+    assert!(w.forwarder.send(&w.table, id(1), &frame, 0));
     assert_eq!(*w.ports[1].rx.lock().unwrap(), [frame.to_vec()]);
     w.ports[1].room.store(0, Ordering::Relaxed);
     assert!(
-        !w.forwarder.send(&w.table, id(1), &frame) && !w.forwarder.send(&w.table, id(5), &frame)
+        !w.forwarder.send(&w.table, id(1), &frame, 0)
+            && !w.forwarder.send(&w.table, id(5), &frame, 0)
     );
     assert_eq!(w.dropped(1, Reason::ReceiverFull), 1);
     w.send(0, Mac::BROADCAST, mac(2), 7);

@@ -10,6 +10,7 @@ use vmlan_frame::{Batch, Fate, Offloads, Reason, Sample, Sampling, Verdict};
 
 use crate::forward::{Pass, Way};
 use crate::policy::Domain;
+use crate::stalls::Usage;
 use crate::{PortId, PortSet, frame_lists};
 
 /// What a monitor port is shown.
@@ -22,19 +23,29 @@ pub struct Watch {
 }
 
 impl Pass<'_> {
-    /// Shows the batch, which is delivered, to all who watch.
+    /// Shows the batch, which is delivered, to all who watch. `used`: until now by this breath, if
+    /// it is measured and the frames were copied.
     #[cold]
-    pub(crate) fn watched(&mut self, batch: &Batch<'_>) {
+    pub(crate) fn watched(&mut self, batch: &Batch<'_>, mut used: Option<Usage>) {
         let table = self.table;
         if table.mirrored() {
             self.mirror(batch);
+            used = self.handed(None, used);
         }
         for monitor in table.monitors() {
-            self.show(batch, *monitor);
+            self.show_to(batch, *monitor);
+            used = self.handed(Some(*monitor), used);
         }
         if let Some(sampling) = &self.entry.policy.sampling {
             self.sample(batch, sampling);
+            self.handed(None, used);
         }
+    }
+
+    /// What was used since `used` was for a monitor, or for what has no guest's memory.
+    fn handed(&mut self, to: Option<PortId>, used: Option<Usage>) -> Option<Usage> {
+        let stalls = &self.switch.stalls;
+        used.map(|used| self.state.measuring.pushed(stalls, to, used, self.now))
     }
 
     fn domain(&self, i: usize) -> Domain {
@@ -91,7 +102,7 @@ impl Pass<'_> {
     /// Copies what the monitor port `to` is to see, in the form in which it came, tags and all.
     /// Only what was let through: a monitor shows what the network carries. Use a capture file to
     /// see refused frames.
-    fn show(&mut self, batch: &Batch<'_>, to: PortId) {
+    fn show_to(&mut self, batch: &Batch<'_>, to: PortId) {
         let Some(entry) = self.table.get(to).filter(|e| e.port.is_up()) else { return };
         let (Some(watch), Some(list)) = (&entry.policy.watch, self.state.lists.get_mut(to.index()))
         else {
@@ -128,6 +139,9 @@ impl Pass<'_> {
         let table = self.table;
         let Some(entry) = table.get(to) else { return };
         let counters = &entry.port.counters().output;
+        if self.switch.stalls.left(to, self.now).is_some() {
+            return counters.drop(Reason::ReceiverFull, list.len() as u64);
+        }
         let most = self.allowed(batch, to, list).min(list.len());
         let (allowed, rest) = list.split_at_mut(most);
         let takes = entry.port.offloads();

@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
 use vmlan_frame::headers::announcement;
 use vmlan_frame::{
-    Batch, Counters, Doorbell, Mac, NicCounters, Offload, Offloads, Port, Reason, Sink, place_of,
+    Batch, Counters, Doorbell, Mac, NicCounters, Offload, Offloads, Port, Reason, Sink, lock_wait,
+    place_of,
 };
 use vmlan_nic::virtio::{Features, NetRx, NetTx, feature};
 use vmlan_ram::{Map, Slice};
@@ -221,7 +222,7 @@ impl VhostUserPort {
             Ok(side) => Some(side),
             Err(TryLockError::Poisoned(side)) => Some(side.into_inner()),
             Err(TryLockError::WouldBlock) if self.is_being_changed() => None,
-            Err(TryLockError::WouldBlock) => Some(lock(&lane.rx)),
+            Err(TryLockError::WouldBlock) => Some(lock_wait(|| lock(&lane.rx))),
         }
     }
 

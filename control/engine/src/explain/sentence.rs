@@ -53,6 +53,9 @@ pub(super) fn finding(found: &Finding, known: &Known<'_>) -> String {
         Finding::NobodyReachable => "no port is left that this port may send to".into(),
         Finding::NobodyUp => "no other port is up that accepts such frames".into(),
         Finding::TooLong(mtu) => format!("its packet is longer than the {mtu} bytes of the link"),
+        Finding::PassedOver { wait_ns } => {
+            format!("its memory made a worker sleep: it is passed over for {}", Time(*wait_ns))
+        }
         Finding::ToLimit { wait_ns } => {
             format!("no tokens: nothing gets there for {}", Time(*wait_ns))
         }

@@ -384,6 +384,10 @@ fn findings_are_said_in_words() {
             "over 9 frames per second like this to all",
         ),
         (
+            Finding::PassedOver { wait_ns: 1_500_000 },
+            "its memory made a worker sleep: it is passed over for 1.5 ms",
+        ),
+        (
             Finding::ToLimit { wait_ns: 1_000_000_000 },
             "no tokens: nothing gets there for a second or more",
         ),

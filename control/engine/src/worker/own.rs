@@ -87,17 +87,14 @@ impl Own {
 
     /// Asks for doorbells of all its lanes; true if there is something already.
     pub(super) fn arm(&self, port: &dyn Port, forwarder: &mut Forwarder, now: u64) -> bool {
-        let begun = forwarder.touches(now);
-        let any = self.lanes.iter().fold(false, |any, lane| port.arm(*lane) | any);
-        forwarder.touched(self.id, begun, now);
-        any
+        let arm = || self.lanes.iter().fold(false, |any, lane| port.arm(*lane) | any);
+        forwarder.touches(self.id, now, arm)
     }
 
     /// Takes that back.
     pub(super) fn disarm(&self, port: &dyn Port, forwarder: &mut Forwarder, now: u64) {
-        let begun = forwarder.touches(now);
-        self.lanes.iter().for_each(|lane| port.disarm(*lane));
-        forwarder.touched(self.id, begun, now);
+        let disarm = || self.lanes.iter().for_each(|lane| port.disarm(*lane));
+        forwarder.touches(self.id, now, disarm);
     }
 
     /// Its memory made a worker sleep, and it is not looked at for the next `ns` nanoseconds.

@@ -187,6 +187,7 @@ impl Run {
         self.shares.begin();
         self.times.begin(now);
         let clock = || clock(&self.shared);
+        let begun = self.forwarder.begin_round(now);
         for own in &mut self.own {
             let now = self.times.next(own.closely, clock);
             if own.paused_until > now {
@@ -221,18 +222,19 @@ impl Run {
                     entry.port.counters().worked(own.lane(), spent);
                 }
                 if spent >= breath_times::DOUBTED {
-                    self.forwarder.took_long(now);
+                    self.forwarder.took_long(spent, now);
                 }
                 self.shares.spent(own.id, spent, false);
                 continue;
             }
             let spent = self.times.busy(&mut own.closely, clock);
             if spent >= breath_times::DOUBTED {
-                self.forwarder.took_long(now);
+                self.forwarder.took_long(spent, now);
             }
             entry.port.counters().worked(own.lane(), spent);
             self.shares.spent(own.id, spent, breath.frames >= MANY);
         }
+        self.forwarder.end_round(begun, now);
         frames
     }
 
@@ -286,7 +288,9 @@ impl Run {
         let muted = self.mute();
         self.being_changed = false;
         // Arming waits until no other thread uses the port, or says that there is something to do.
-        if self.arm() || self.passed_by() || self.room_came() || self.slot.mail_waits() {
+        if self.timed(|run, now| run.arm(now) || run.passed_by() || run.room_came(now))
+            || self.slot.mail_waits()
+        {
             self.disarm();
             return;
         }
@@ -337,11 +341,10 @@ impl Run {
 
     /// True if some port has frames already, to be had. All are armed in any case, but for those
     /// that nap.
-    fn arm(&mut self) -> bool {
+    fn arm(&mut self, now: u64) -> bool {
         self.poll.begin();
         self.nap = None;
         let mut any = false;
-        let now = clock(&self.shared);
         for own in self.own.iter_mut().filter(|o| o.paused_until <= now) {
             let Some(entry) = self.table.get(own.id) else { continue };
             if let Some(until) = own.naps.next(&*entry.port, now) {
@@ -355,10 +358,20 @@ impl Run {
             self.poll.add(own.id, &*entry.port);
         }
         self.poll.end();
-        if clock(&self.shared).saturating_sub(now) >= breath_times::DOUBTED {
-            self.forwarder.took_long(now);
-        }
         any
+    }
+
+    /// Runs `touch`, which touches memory of all ports beside their breaths.
+    fn timed<T>(&mut self, touch: impl FnOnce(&mut Self, u64) -> T) -> T {
+        let now = clock(&self.shared);
+        let begun = self.forwarder.begin_round(now);
+        let done = touch(self, now);
+        self.forwarder.end_round(begun, now);
+        let took = clock(&self.shared).saturating_sub(now);
+        if took >= breath_times::DOUBTED {
+            self.forwarder.took_long(took, now);
+        }
+        done
     }
 
     /// True if held frames were passed by. They are looked for once more, or nobody would ask for
@@ -369,22 +382,24 @@ impl Run {
 
     /// As [`Run::arm`], for those ports that must be looked at.
     fn arm_polled(&mut self) -> bool {
-        let now = clock(&self.shared);
-        let polled = self.own.iter().filter(|own| self.poll.ports().contains(&own.id));
-        let polled = polled.filter_map(|own| Some((own, self.table.get(own.id)?)));
-        let forwarder = &mut self.forwarder;
-        polled.fold(false, |any, (own, entry)| own.arm(&*entry.port, forwarder, now) | any)
+        self.timed(|run, now| {
+            let polled = run.own.iter().filter(|own| run.poll.ports().contains(&own.id));
+            let polled = polled.filter_map(|own| Some((own, run.table.get(own.id)?)));
+            let forwarder = &mut run.forwarder;
+            polled.fold(false, |any, (own, entry)| own.arm(&*entry.port, forwarder, now) | any)
+        })
     }
 
     /// The worker is awake, again or still: takes all wishes back, but for those of ports that it
     /// does not look at.
     fn disarm(&mut self) {
         self.slot.wants_room.store(false, Ordering::Relaxed);
-        let now = clock(&self.shared);
-        for own in self.own.iter().filter(|own| own.paused_until <= now) {
-            let Some(entry) = self.table.get(own.id) else { continue };
-            own.disarm(&*entry.port, &mut self.forwarder, now);
-        }
+        self.timed(|run, now| {
+            for own in run.own.iter().filter(|own| own.paused_until <= now) {
+                let Some(entry) = run.table.get(own.id) else { continue };
+                own.disarm(&*entry.port, &mut run.forwarder, now);
+            }
+        });
     }
 
     fn ask_for_room(&mut self) {
@@ -395,11 +410,12 @@ impl Run {
         }
     }
 
-    fn room_came(&mut self) -> bool {
+    fn room_came(&mut self, now: u64) -> bool {
         let mut any = false;
         let blocked = self.blocked.iter().filter(|_| self.held_ns.is_some());
-        for entry in blocked.filter_map(|id| self.table.get(*id)) {
-            match entry.port.want_room() {
+        for id in blocked {
+            let Some(entry) = self.table.get(*id) else { continue };
+            match self.forwarder.touches(*id, now, || entry.port.want_room()) {
                 false => {}
                 true if entry.port.is_being_changed() => self.being_changed = true,
                 true => any = true,
@@ -462,7 +478,7 @@ impl Run {
             self.change_ports(new);
         }
         for (to, frame) in self.slot.take_errands() {
-            self.forwarder.send(&self.table, to, &frame);
+            self.forwarder.send(&self.table, to, &frame, clock(&self.shared));
         }
         let mut all = std::mem::take(&mut self.own);
         all.iter_mut().for_each(|own| self.watch(own));

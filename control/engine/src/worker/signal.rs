@@ -6,6 +6,7 @@ use std::io;
 use std::time::Duration;
 
 use rustix::time::ClockId;
+use vmlan_frame::lock_waited;
 use vmlan_switch::Usage;
 
 use super::run::nanoseconds;
@@ -82,6 +83,7 @@ pub(super) fn usage() -> Usage {
         elapsed: clock(ClockId::Monotonic),
         // The times of `rusage` may be a tick late.
         processor: clock(ClockId::ThreadCPUTime),
+        locks: lock_waited(),
         sleeps: count(used.ru_nvcsw),
         faults: count(used.ru_minflt).saturating_add(count(used.ru_majflt)),
     }
@@ -113,7 +115,8 @@ mod tests {
     #[test]
     fn sleep_and_page_faults_are_counted() {
         let before = usage();
-        let fresh = vec![1u8; 8 << 20];
+        // More than the heap keeps for another use.
+        let fresh = vec![1u8; 64 << 20];
         std::thread::sleep(Duration::from_millis(1));
         let after = usage();
         assert!(after.sleeps > before.sleeps && after.faults > before.faults && !fresh.is_empty());

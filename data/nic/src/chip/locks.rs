@@ -7,7 +7,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 
-use vmlan_frame::Counters;
+use vmlan_frame::{Counters, lock_wait};
 use vmlan_ram::Map;
 
 use super::csb::{Csb, Placed};
@@ -129,7 +129,7 @@ impl<C: Chip> ChipCore<C> {
             Ok(rx) => Some(rx),
             Err(TryLockError::Poisoned(rx)) => Some(rx.into_inner()),
             Err(TryLockError::WouldBlock) if self.is_being_changed() => None,
-            Err(TryLockError::WouldBlock) => Some(lock(&self.rx)),
+            Err(TryLockError::WouldBlock) => Some(lock_wait(|| lock(&self.rx))),
         }
     }
 

@@ -98,6 +98,9 @@ impl Trace<'_> {
         domain: Domain,
         way: Way,
     ) -> (Finding, Fate) {
+        if let Some(wait_ns) = self.switch.stalls.left(port, self.now) {
+            return (Finding::PassedOver { wait_ns }, Fate::Dropped(Reason::ReceiverFull));
+        }
         let policy = &*entry.policy;
         let narrow = policy.mtu.filter(|mtu| entry.port.is_up() && exceeds(*mtu, &self.batch, 0));
         if let Some(mtu) = narrow {

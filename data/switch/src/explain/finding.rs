@@ -55,6 +55,8 @@ impl Verdict {
 pub enum Check {
     /// The length of the frame.
     Length,
+    /// Whether a port's memory is fast enough for workers to touch it.
+    Memory,
     /// The limits of what the port sends.
     FromLimit,
     /// Tags, and whose VLAN settings accept them.
@@ -92,6 +94,7 @@ impl Check {
     pub fn name(self) -> &'static str {
         match self {
             Self::Length => "length",
+            Self::Memory => "memory",
             Self::FromLimit => "from-limit",
             Self::Vlan => "vlan",
             Self::SourceCheck => "claims",
@@ -178,6 +181,11 @@ pub enum Finding {
     NobodyUp,
     /// The link behind the receiver carries packets of so many bytes.
     TooLong(u16),
+    /// The port's memory made a worker sleep: it is passed over.
+    PassedOver {
+        /// For how long, in nanoseconds.
+        wait_ns: u64,
+    },
     /// The receiver's limits have no tokens: nothing gets there for so many nanoseconds.
     ToLimit {
         /// How long, in nanoseconds, up to a second.
@@ -207,6 +215,7 @@ impl Finding {
     pub fn check(&self) -> Check {
         match self {
             Self::BadLength(_) | Self::TooLong(_) => Check::Length,
+            Self::PassedOver { .. } => Check::Memory,
             Self::FromLimit(_) => Check::FromLimit,
             Self::Enters(..)
             | Self::TagsRefused(..)

@@ -15,6 +15,10 @@ impl Trace<'_> {
     /// `Forwarder::breath` and `Pass::admit`. A frame without tokens is followed further: whoever
     /// asks why a guest has no network also wants to know what refuses it after the waiting.
     pub(super) fn limit(&mut self) {
+        if let Some(wait_ns) = self.switch.stalls.left(self.source, self.now) {
+            self.outcome.held = true;
+            self.step(None, Verdict::Hold, Finding::PassedOver { wait_ns });
+        }
         let from = &self.entry.policy.from;
         if from.is_none() {
             return self.pass(Finding::FromLimit(Tokens::Unlimited));

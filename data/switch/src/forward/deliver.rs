@@ -17,25 +17,31 @@ impl Pass<'_> {
     /// Second pass, all destinations, while it is measured whose memory makes workers sleep.
     #[cold]
     pub(super) fn push_measured(&mut self, batch: &mut Batch<'_>, touched: &[PortId]) {
-        if !self.state.stalls.copies(self.source, touched, self.now) {
-            return touched.iter().for_each(|to| self.push(batch, *to));
-        }
-        let mut copy = self.state.stalls.take_copy();
+        let (stalls, now) = (&self.switch.stalls, self.now);
+        let receivers = touched.iter().chain(self.table.monitors());
+        let copy = self.state.measuring.copies(stalls, self.source, receivers, now);
+        let Some(mut copy) = copy else {
+            touched.iter().for_each(|to| self.push(batch, *to));
+            return self.show(batch);
+        };
         copy.deliver(batch, |copy| {
-            let mut used = self.state.stalls.usage(self.now).unwrap_or_default();
+            let mut used = self.state.measuring.push();
             for to in touched {
                 self.push(copy, *to);
-                used = self.state.stalls.pushed(&self.switch.debts, *to, used, self.now);
+                used = self.state.measuring.pushed(stalls, Some(*to), used, now);
+            }
+            if self.table.watched() {
+                self.watched(copy, Some(used));
             }
         });
-        self.state.stalls.give_back(copy);
+        self.state.measuring.give_back(copy);
     }
 
     /// Second pass, one destination: everything on its list.
     pub(super) fn push(&mut self, batch: &mut Batch<'_>, to: PortId) {
         let Some(list) = self.state.lists.get_mut(to.index()) else { return };
         let mut list = std::mem::take(list);
-        if self.switch.debts.left(to, self.now).is_some() {
+        if self.switch.stalls.left(to, self.now).is_some() {
             self.lose(batch, to, &list);
             list.clear();
         }
@@ -91,7 +97,9 @@ impl Pass<'_> {
     }
 
     /// The frames of `list` find no room at `to` and are not to wait for it.
+    #[cold]
     fn lose(&self, batch: &mut Batch<'_>, to: PortId, list: &[u16]) {
+        self.switch.waits.is_over(to);
         list.iter().for_each(|i| batch.set_dropped(usize::from(*i), Reason::ReceiverFull));
         if let Some(entry) = self.table.get(to) {
             entry.port.counters().output.drop(Reason::ReceiverFull, list.len() as u64);

@@ -77,7 +77,7 @@ impl Pass<'_> {
         });
     }
 
-    /// Tells the sender of frame `i`. Its transmit side is locked, its receive side is a leaf.
+    /// Makes what the sender of frame `i` is told.
     fn answer(&mut self, batch: &Batch<'_>, i: usize, mtu: u16) {
         let (head, len) = batch_frame(batch, i);
         let mut frame = [0; TOO_BIG];
@@ -87,6 +87,20 @@ impl Pass<'_> {
         }
         let Some(size) = too_big(head, len, mtu, &mut frame) else { return };
         told.tell(self.source, self.now);
+        self.state.told = Some((size, frame));
+    }
+
+    /// Tells the source. Its transmit side is locked, its receive side is a leaf. No receiver's
+    /// memory is touched meanwhile.
+    #[inline]
+    pub(super) fn tell_source(&mut self) {
+        if let Some((size, frame)) = self.state.told.take() {
+            self.tell(size, &frame);
+        }
+    }
+
+    #[cold]
+    fn tell(&mut self, size: usize, frame: &[u8]) {
         let spare = &mut self.state.answer;
         let mut answer = Batch::take(spare);
         let bytes = frame.get(..size).unwrap_or_default();
