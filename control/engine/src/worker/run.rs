@@ -150,6 +150,7 @@ impl Run {
         if let Some(cpu) = self.cpu {
             keep_to(cpu);
         }
+        vmlan_frame::measure_lock_waits(signal::monotonic);
         // Where it is refused, others run for longer before a worker that was woken.
         let _ = signal::set_slice(SLICE);
         vmlan_sandbox::enter(vmlan_sandbox::Thread::Worker);

@@ -68,6 +68,15 @@ pub(super) fn set_slice(ns: u64) -> io::Result<()> {
     if r == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+fn now(clock: ClockId) -> u64 {
+    nanoseconds(Duration::try_from(rustix::time::clock_gettime(clock)).unwrap_or_default())
+}
+
+/// Nanoseconds of a clock that is not set.
+pub(super) fn monotonic() -> u64 {
+    now(ClockId::Monotonic)
+}
+
 /// What the calling thread has used since it began.
 pub(super) fn usage() -> Usage {
     // SAFETY: all-zero is a valid value of this plain C struct.
@@ -75,14 +84,10 @@ pub(super) fn usage() -> Usage {
     // SAFETY: the kernel writes one `rusage`. Where it refuses, there are zeros.
     unsafe { libc::getrusage(libc::RUSAGE_THREAD, &raw mut used) };
     let count = |n: libc::c_long| u64::try_from(n).unwrap_or(0);
-    let clock = |id| {
-        let now = rustix::time::clock_gettime(id);
-        nanoseconds(Duration::try_from(now).unwrap_or_default())
-    };
     Usage {
-        elapsed: clock(ClockId::Monotonic),
+        elapsed: monotonic(),
         // The times of `rusage` may be a tick late.
-        processor: clock(ClockId::ThreadCPUTime),
+        processor: now(ClockId::ThreadCPUTime),
         locks: lock_waited(),
         sleeps: count(used.ru_nvcsw),
         faults: count(used.ru_minflt).saturating_add(count(used.ru_majflt)),

@@ -8,8 +8,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The NIC drivers a guest may need, a device without a NIC, and what they find their device by; dependencies are added
-/// from the modules' own words.
+/// The NIC drivers a guest may need, a device without a NIC, and what they find their device by;
+/// dependencies are added from the modules' own words.
 const MODULES: &[&str] = &[
     "virtio_pci",
     "virtio_net",
