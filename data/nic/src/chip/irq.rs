@@ -474,12 +474,13 @@ impl Irq {
 
     /// The pin stays up until the guest clears the causes. A driver may have asked in its CSB that
     /// a message be enough: its causes are taken out of the register, so that it need not look
-    /// there, and the next one is another message (`docs/csb.md`).
+    /// there, and the next one is another message (`docs/csb.md`). No message is about causes that
+    /// are masked: they stay, and are told when that ends.
     fn deliver(&self, s: &mut State) {
         let said = self.messages.load(Ordering::Relaxed)
             && s.csb.as_ref().is_some_and(|csb| csb.messages_say_all());
         if said {
-            s.causes &= !self.kinds.data;
+            s.causes &= !(self.kinds.data & s.mask);
         }
         s.level = !said;
     }

@@ -315,6 +315,25 @@ fn a_message_about_frames_leaves_nothing_in_icr() {
     }
 }
 
+/// Its message takes the causes that it is about, and no others: the driver was not told of those.
+#[test]
+fn a_message_leaves_masked_causes() {
+    let (bench, csb) = bench();
+    csb.set_u32(0x18, 1, Ordering::Release);
+    bench.write(0x2830, CSB);
+    bench.chip.write_config(0xf2, &[1]);
+    csb.set_u32(CSB_ON, 1, Ordering::Release);
+    csb.set_u32(GUEST_NEED_RXKICK, 1, Ordering::Release);
+    csb.set_u32(GUEST_NEED_TXKICK, 1, Ordering::Release);
+    bench.write(0xd0, cause::RXT0);
+    bench.write(ICS, cause::TXDW | cause::RXO);
+    bench.write(ICS, cause::RXT0);
+    assert_eq!(bench.host.raises(), 1);
+    bench.write(0xd0, cause::TXDW);
+    assert_eq!(bench.host.raises(), 2, "unmasked, it is told");
+    assert_eq!(bench.read(0xc0), cause::RXO);
+}
+
 #[test]
 fn turning_it_off_lets_out_what_was_kept_in() {
     let guest = Guest::with(true);
