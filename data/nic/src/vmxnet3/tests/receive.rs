@@ -110,6 +110,20 @@ fn long_frames_take_bodies_of_the_second_ring() {
     }
 }
 
+/// Heads so short that all of them together would not hold it: most of it goes to bodies.
+#[test]
+fn the_first_ring_need_not_hold_a_frame_by_itself() {
+    let mut guest = Guest::with(Setup { mtu: 9000, ..Setup::default() });
+    guest.write_shared();
+    guest.queues[0].rx = At::new(SIZE);
+    (0..SIZE - 1).for_each(|_| guest.post_head(0, 128));
+    (0..SIZE - 1).for_each(|_| guest.post_second(0, ROOM));
+    assert_eq!(guest.command(ACTIVATE), 0);
+    let long = frame(MAC, 9000);
+    assert_eq!((guest.arrive_plain(&[&long]), guest.dropped()), (1, 0));
+    assert_eq!(guest.take().unwrap().0, long);
+}
+
 #[test]
 fn frames_that_need_more_buffers_than_there_may_be_are_dropped() {
     let mut guest = Guest::with(Setup { mtu: 9000, ..Setup::default() });
@@ -269,6 +283,20 @@ fn packets_are_handed_over_uncut() {
     }
     assert_eq!(guest.statistic("LRO pkts rx"), 4);
     assert_eq!(guest.dropped(), 0);
+}
+
+/// As Linux has it with `ethtool -G eth0 rx 32`, but for the number: heads for the MTU only.
+#[test]
+fn a_short_first_ring_takes_the_longest_packet() {
+    let mut guest = uncut();
+    guest.write_shared();
+    guest.queues[0].rx = At::new(SIZE);
+    (0..SIZE - 1).for_each(|_| guest.post_head(0, 1000));
+    (0..SIZE - 1).for_each(|_| guest.post_second(0, 4096));
+    assert_eq!(guest.command(ACTIVATE), 0);
+    assert_ne!(guest.chip.offloads(), Offloads::NONE);
+    assert_eq!((guest.arrive(&[large(65_000)]), guest.dropped()), (1, 0));
+    assert!(guest.done_of(0).unwrap().sop);
 }
 
 /// An unfinished checksum is filled in: the frame may be forwarded.
