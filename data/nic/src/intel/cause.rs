@@ -17,7 +17,7 @@ pub const ALL: u32 = 0x0001_ffff;
 pub const DATA: u32 = TXDW | TXQE | RXDMT0 | RXO | RXT0; // Those about frames.
 pub const TRANSMIT: u32 = TXDW | TXQE; // Moderated by TIDV and TADV.
 pub const RECEIVE: u32 = RXT0; // Moderated by RDTR and RADV.
-pub const LINK: u32 = LSC; // Never held back.
+pub const LINK: u32 = LSC; // Held back by the host only.
 
 /// What they are about.
 pub static KINDS: Kinds = Kinds {

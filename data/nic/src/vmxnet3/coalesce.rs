@@ -5,8 +5,11 @@ use super::shared::{ARGUMENT, LEVELS, Words, copy};
 use super::vectors::{LONGEST, VECTORS};
 use crate::chip::{After, ControlOf};
 
-/// A scheme: its kind, and what that kind says.
+/// A scheme: its kind, and what that kind says. The device waits for nothing with the others: those
+/// of fixed numbers of frames (2), and none (0).
+const ADAPTIVE: u32 = 1; // It is left to the device.
 const BY_RATE: u32 = 3; // So many interrupts a second.
+const LEFT_TO_DEVICE: u8 = 8; // The level that means the same.
 const SECOND: u64 = 1_000_000_000;
 
 impl Vmxnet3 {
@@ -40,8 +43,13 @@ impl Vmxnet3 {
         }
         control.phy.scheme = scheme;
         let said = Words(&scheme);
+        let (irq, host) = (&self.core.irq, &*self.core.host);
+        if said.u32(0) == ADAPTIVE {
+            let edge = irq.set_levels(&[LEFT_TO_DEVICE; VECTORS], host);
+            return After { edge, ..After::default() };
+        }
         let rate = if said.u32(0) == BY_RATE { said.u32(4) } else { 0 };
         let window = if rate == 0 { 0 } else { (SECOND / u64::from(rate)).min(LONGEST) };
-        After { edge: self.core.irq.set_windows(window, &*self.core.host), ..After::default() }
+        After { edge: irq.set_windows(window, host), ..After::default() }
     }
 }

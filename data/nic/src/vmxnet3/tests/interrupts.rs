@@ -230,6 +230,21 @@ fn a_rate_may_be_asked_for() {
     assert_eq!(guest.command(0xcafe_000e), 1, "not in memory");
 }
 
+/// Scheme 1 leaves it to the device, as level 8 does.
+#[test]
+fn it_may_be_left_to_the_device_again() {
+    let mut guest = Guest::with(Setup { auto_mask: false, ..Setup::default() });
+    guest.write(0x5000, &[1u32, 0, 0, 0].map(u32::to_le_bytes).concat());
+    guest.write(SHARED + 0x2c0, &[1u32, 16, 0x5000, 0].map(u32::to_le_bytes).concat());
+    assert_eq!(guest.command(0xcafe_000e), 0);
+    guest.send(0, &frame(MAC, 60));
+    guest.pull();
+    assert_eq!(guest.messages(0), 0, "they wait for company");
+    guest.arrive_plain(&[&frame(MAC, 60)]);
+    guest.arrive_plain(&[&frame(MAC, 60)]);
+    assert_eq!(guest.messages(0), 2, "told at once");
+}
+
 const IMR_OF_0: usize = 0;
 
 fn masked(page: &Window) -> bool {
