@@ -305,6 +305,8 @@ impl Vectors {
         let was = s.level;
         if was {
             s.fresh = s.masks.of(s.fresh);
+            // Those that come from now on wait as long as any.
+            s.completed &= s.fresh;
             if s.auto_mask {
                 s.masks.set(1, true);
             }

@@ -342,3 +342,19 @@ fn where_no_doorbell_is_heard_none_is_wished_for() {
     guest.send(0, &frame(MAC, 60));
     assert!(guest.chip.arm());
 }
+
+/// Each time anew after an interrupt of the pin, though nobody hears the guest unmask the vector.
+#[test]
+fn with_the_pin_completions_wait_each_time() {
+    let (mut guest, page) = Guest::cold_mapped();
+    guest.start(Setup { level: 8, vectors: false, ..Setup::default() });
+    guest.config_write(0x9e, &[0x18, 0]);
+    for n in 1..4 {
+        guest.send(0, &frame(MAC, 60));
+        guest.pull();
+        assert_eq!(guest.host.raises(), n - 1);
+        guest.sleep(TOGETHER);
+        assert_eq!((guest.host.raises(), guest.get(1, ICR)), (n, 1));
+        unmask(&page);
+    }
+}
