@@ -280,7 +280,6 @@ fn remember(
     if !heard::is_sound(&lease) {
         return Err("a lease whose NIC, port or host name is none");
     }
-    let full = leases.len() >= LEASES && !leases.contains_key(&lease.ip);
     let ours = match lease.ip {
         IpAddr::V4(ip) => setup.network.is_for_hosts(ip),
         IpAddr::V6(ip) => {
@@ -288,8 +287,13 @@ fn remember(
             own.is_some() || Network6::local().contains(ip)
         }
     };
-    if full || !ours {
+    if !ours {
         return Ok(false);
+    }
+    if leases.len() >= LEASES && !leases.contains_key(&lease.ip) {
+        // Those that have ended come first.
+        let first = leases.iter().min_by_key(|(_, old)| old.expires).map(|(ip, _)| *ip);
+        first.into_iter().for_each(|ip| _ = leases.remove(&ip));
     }
     if lease.ip.is_ipv4() {
         let other = |ip: &IpAddr, old: &Lease| ip.is_ipv4() && old.mac == lease.mac;

@@ -109,7 +109,12 @@ impl Addresses {
             changes.push(Change::Released(oldest.into()));
         }
         if self.by_ip.len() >= ALL && !self.by_ip.contains_key(&ip) {
-            return Err(Reason::Addresses);
+            // Of a port that has gone, most likely: nobody tells.
+            let oldest = self.by_ip.iter().min_by_key(|(_, address)| address.seen);
+            let old = oldest.filter(|(_, address)| now >= address.seen + FRESH);
+            let gone = *old.ok_or(Reason::Addresses)?.0;
+            self.forget(gone);
+            changes.push(Change::Released(gone.into()));
         }
         let port = who.port.to_owned();
         self.put(ip, Address { mac: who.mac, port: port.clone(), seen: now, told: now });
@@ -192,6 +197,25 @@ mod tests {
         for foreign in [LAN.gateway(), LAN.first, Ipv6Addr::LOCALHOST] {
             assert_eq!(claim(&mut all, foreign, one, 13), Err(Reason::Foreign));
         }
+    }
+
+    #[test]
+    fn ports_that_have_gone_make_room_for_others() {
+        let mut all = Addresses::default();
+        let ports = u64::try_from(ALL).unwrap() + 100;
+        for n in 0..ports {
+            let port = format!("vm{n}");
+            let changes = all.claim(LAN, LAN.with(100 + n), who(1, &port), n).unwrap();
+            assert_eq!(changes.len(), if n < ports - 100 { 1 } else { 2 });
+            assert_eq!(all.by_name(&port, LAN, n), [LAN.with(100 + n)]);
+        }
+        assert_eq!((all.by_ip.len(), all.by_port.len()), (ALL, ALL));
+        assert_eq!(all.by_address(LAN.with(199), ports), None, "the oldest ones");
+        let mut all = Addresses::default();
+        for n in 0..u64::try_from(ALL).unwrap() {
+            all.claim(LAN, LAN.with(100 + n), who(1, &format!("vm{n}")), 9).unwrap();
+        }
+        assert_eq!(all.claim(LAN, LAN.with(99), who(1, "new"), 10), Err(Reason::Addresses));
     }
 
     #[test]

@@ -106,6 +106,11 @@ impl Allowance {
         self.unanswered = self.unanswered.saturating_sub(1);
     }
 
+    /// True while there is a flow.
+    pub(crate) fn is_used(&self) -> bool {
+        self.open != [0; 4]
+    }
+
     /// One less.
     pub(crate) fn close(&mut self, kind: Kind) {
         let slot = self.slot(kind);

@@ -32,7 +32,7 @@ const KEPT: Duration = Duration::from_secs(60);
 /// NICs that are remembered in all.
 const STATIONS: usize = 16_384;
 
-/// The number of a port, for as long as this process runs.
+/// The number of a port, for as long as it has NICs or flows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct PortNo(usize);
 
@@ -97,7 +97,7 @@ impl Lane {
     }
 }
 
-/// All NICs that ever asked for something.
+/// All NICs that asked for something, as far as there is room.
 #[derive(Debug)]
 pub(crate) struct Stations {
     by_mac: HashMap<Mac, Station>,
@@ -149,6 +149,11 @@ impl Stations {
             }
         }
         if self.alone {
+            // Its port is its own for good.
+            if let Some(Station { port: Some(port), answered, .. }) = self.by_mac.get_mut(&mac) {
+                *answered = Some(now);
+                return Whose::Port(*port);
+            }
             return self.settle(mac, &mac_text(mac), now);
         }
         let new = Station { port: None, answered: None, asked: None };
@@ -175,10 +180,18 @@ impl Stations {
         self.by_mac.get(&mac)?.port
     }
 
-    /// Those without a port go: they cost nothing to ask about again.
+    /// Those go that were silent: it costs nothing to ask about them again.
     fn forget_old(&mut self, now: Instant) {
+        let ports = &mut self.ports;
         self.by_mac.retain(|_, station| {
-            station.port.is_some() || station.asked.is_some_and(|at| now < at + PATIENCE)
+            let waits = station.asked.is_some_and(|at| now < at + PATIENCE);
+            let fresh = station.answered.is_some_and(|at| now < at + KEPT);
+            let port = station.port.and_then(|no| ports.get_mut(no.0));
+            let stays = waits || port.is_some() && fresh;
+            if let Some(port) = port.filter(|_| !stays) {
+                port.macs = port.macs.saturating_sub(1);
+            }
+            stays
         });
     }
 
@@ -284,8 +297,15 @@ impl Stations {
             return PortNo(no);
         }
         let allowance = Allowance::new(self.limits.0, self.limits.1, now);
-        self.ports.push(Port { name: name.to_owned(), macs: 0, allowance });
-        PortNo(self.ports.len() - 1)
+        let new = Port { name: name.to_owned(), macs: 0, allowance };
+        // Ports come and go, each with a name of its own.
+        let left = |port: &Port| port.macs == 0 && !port.allowance.is_used();
+        let no = self.ports.iter().position(left).unwrap_or(self.ports.len());
+        match self.ports.get_mut(no) {
+            Some(port) => *port = new,
+            None => self.ports.push(new),
+        }
+        PortNo(no)
     }
 
     /// The name of a port.
@@ -397,6 +417,35 @@ mod tests {
             all.hold(mac(77), &[n], Arrived::default(), at(0));
         }
         assert_eq!(all.lanes[LANES - 1].held.len(), HELD.1);
+    }
+
+    #[test]
+    fn guests_that_have_gone_make_room_for_others() {
+        let nic = |n: u32| {
+            let [_, a, b, c] = n.to_be_bytes();
+            Mac([2, 1, 0, a, b, c])
+        };
+        for alone in [false, true] {
+            let mut all = Stations::new(alone, 10, 10);
+            let mut used = None;
+            // One guest after the other, each at a port of its own, five a second.
+            for n in 0..17_000u32 {
+                let now = Instant::from_millis(i64::from(n) * 200);
+                all.whose(nic(n), now);
+                all.answer(nic(n), Some(&format!("vm{n}")), now);
+                let Whose::Port(no) = all.whose(nic(n), now) else { panic!("{alone}: guest {n}") };
+                if n == 7 {
+                    // The first connection of a guest that is silent, and stays.
+                    all.allowance(no).unwrap().open(crate::lan::Kind::Tcp, now).unwrap();
+                    used = Some((no, all.name(no).to_owned()));
+                }
+            }
+            assert!(all.by_mac.len() <= STATIONS && all.ports.len() <= STATIONS + 1);
+            let (no, name) = used.unwrap();
+            assert_eq!(all.name(no), name, "a flow's port stays its own");
+            let of_nics: usize = all.ports.iter().map(|port| port.macs).sum();
+            assert_eq!(of_nics, all.by_mac.len());
+        }
     }
 
     #[test]

@@ -158,6 +158,20 @@ mod tests {
     }
 
     #[test]
+    fn leases_that_have_ended_make_room_for_others() {
+        let mut leases = BTreeMap::new();
+        let setup = Setup::default();
+        let nth = |n: u32| std::net::Ipv6Addr::from_bits((0xfd00_0077 << 96) + u128::from(n));
+        let lease = |n, expires| Lease { ip: nth(n).into(), expires, ..lease() };
+        for n in 2..20_000 {
+            let taken = remember(&setup, &mut leases, lease(n, u64::from(n)));
+            assert_eq!(taken, Ok(true), "{n}");
+        }
+        assert_eq!(leases.len(), super::super::LEASES);
+        assert!(leases.contains_key(&nth(19_999).into()) && !leases.contains_key(&nth(2).into()));
+    }
+
+    #[test]
     fn nobody_has_an_address_for_ever() {
         let mut leases = BTreeMap::new();
         let setup = Setup { lease: 600, ..Setup::default() };
