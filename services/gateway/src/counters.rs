@@ -45,6 +45,8 @@ pub(crate) enum Reason {
     DhcpRefused,
     /// No address is left to give.
     DhcpExhausted,
+    /// Its VM asks for addresses too often.
+    DhcpRate,
     /// A DNS message that is none.
     DnsMalformed,
     /// Its VM asks too much.
@@ -78,6 +80,7 @@ impl Reason {
             Self::Taken => "address-taken",
             Self::DhcpRefused => "dhcp-refused",
             Self::DhcpExhausted => "dhcp-exhausted",
+            Self::DhcpRate => "dhcp-rate",
             Self::DnsMalformed => "dns-malformed",
             Self::DnsRate => "dns-rate",
             Self::DnsForeign => "dns-foreign-answer",

@@ -379,6 +379,9 @@ impl Gateway {
             Whose::Wait => return To::Hold,
             Whose::Refused(reason) => return To::Refused(reason),
         };
+        if !self.stations.allowance(port).is_some_and(|own| own.spend_dhcp(now)) {
+            return To::Refused(Reason::DhcpRate);
+        }
         let who = Who { mac, port: self.stations.name(port) };
         let mut server = dhcp::Server { setup: &self.setup, leases: &mut self.guests.leases };
         let outcome = match server.serve(message, who, self.guests.seconds) {

@@ -32,6 +32,35 @@ const QUESTIONS: u32 = 64;
 /// Connections that nobody has answered yet, of a port.
 const UNANSWERED: u32 = 64;
 
+/// DHCP messages in a second, of a port: each NIC that it may have asks twice for its address.
+const DHCP: u32 = 20;
+
+/// What may be done so many times in a second, and for two seconds at once.
+#[derive(Debug)]
+struct Tokens {
+    /// Thousandths.
+    left: u64,
+    filled: Instant,
+}
+
+impl Tokens {
+    fn new(rate: u32, now: Instant) -> Self {
+        Self { left: 2000 * u64::from(rate), filled: now }
+    }
+
+    /// Takes one. False: there is none.
+    fn spend(&mut self, rate: u32, now: Instant) -> bool {
+        let since = (now - self.filled).total_millis();
+        let most = 2000 * u64::from(rate);
+        self.left = (self.left + since.saturating_mul(rate.into())).min(most);
+        // Parts of a millisecond count when they are one.
+        self.filled += Duration::from_millis(since);
+        let left = self.left.checked_sub(1000);
+        self.left = left.unwrap_or(self.left);
+        left.is_some()
+    }
+}
+
 /// One port's share.
 #[derive(Debug)]
 pub(crate) struct Allowance {
@@ -41,16 +70,15 @@ pub(crate) struct Allowance {
     unanswered: u32,
     /// Bytes that may wait in its connections.
     pub(crate) buffers: usize,
-    /// Thousandths of flows that may be opened now.
-    tokens: u64,
-    filled: Instant,
+    new_flows: Tokens,
+    dhcp: Tokens,
 }
 
 impl Allowance {
     /// `most` TCP flows and half as many of UDP, `rate` new ones a second.
     pub(crate) fn new(most: u32, rate: u32, now: Instant) -> Self {
-        let tokens = 2000 * u64::from(rate);
-        Self { most, rate, open: [0; 4], unanswered: 0, buffers: 0, tokens, filled: now }
+        let (new_flows, dhcp) = (Tokens::new(rate, now), Tokens::new(DHCP, now));
+        Self { most, rate, open: [0; 4], unanswered: 0, buffers: 0, new_flows, dhcp }
     }
 
     /// Follows new limits.
@@ -91,14 +119,13 @@ impl Allowance {
 
     /// Takes the token of one new flow, or question. False: there is none.
     pub(crate) fn spend(&mut self, now: Instant) -> bool {
-        let since = (now - self.filled).total_millis();
-        let most = 2000 * u64::from(self.rate);
-        self.tokens = (self.tokens + since.saturating_mul(self.rate.into())).min(most);
-        // Parts of a millisecond count when they are one.
-        self.filled += Duration::from_millis(since);
-        let left = self.tokens.checked_sub(1000);
-        self.tokens = left.unwrap_or(self.tokens);
-        left.is_some()
+        self.new_flows.spend(self.rate, now)
+    }
+
+    /// Takes the token of one DHCP message. The switch is told of leases, and a guest does not
+    /// decide how often. False: there is none.
+    pub(crate) fn spend_dhcp(&mut self, now: Instant) -> bool {
+        self.dhcp.spend(DHCP, now)
     }
 
     /// A TCP flow has its answer, or ends without one.

@@ -145,12 +145,29 @@ fn a_port_with_many_nics_does_not_have_all_addresses() {
     lan.ports.insert(nic(200), "vm2");
     assert!(lease(&mut lan, nic(200)).is_some());
     // The newest ones are left, and each is renewed.
+    lan.now += 1000;
     for mac in (112..128).map(nic) {
         let own = told.iter().find(|(_, of)| **of == link::mac_text(mac));
         let IpAddr::V4(ip) = *own.unwrap().0 else { panic!("of IPv4") };
         let renewed = DhcpRepr { client_ip: ip, ..message(mac, DhcpMessageType::Request, None) };
         assert_eq!(ask(&mut lan, mac, &renewed).unwrap().1, ip);
     }
+}
+
+/// Each lease that the switch is told of costs those something who serve everybody.
+#[test]
+fn a_guest_that_renews_all_the_time_is_answered_now_and_then() {
+    let mut lan = Lan::new(Setup::default());
+    let ip = lease(&mut lan, FIRST).unwrap();
+    let renewed = DhcpRepr { client_ip: ip, ..message(FIRST, DhcpMessageType::Request, None) };
+    lan.news();
+    let answered = (0..1000).filter(|_| ask(&mut lan, FIRST, &renewed).is_some()).count();
+    let told = lan.news().into_iter().filter(|news| matches!(news, FromGateway::Lease(_))).count();
+    assert_eq!((answered, told), (38, 38));
+    assert_eq!(lan.refused("dhcp-rate"), 962);
+    assert!(lease(&mut lan, nic(1)).is_some(), "others are served");
+    lan.now = 100;
+    assert!(lease(&mut lan, FIRST).is_some(), "a moment later it is, too");
 }
 
 #[test]
