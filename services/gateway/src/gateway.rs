@@ -46,8 +46,8 @@ impl Gateway {
     ) -> std::io::Result<Self> {
         let nat = Nat::new(descriptors)?;
         let mut forwards = Forwards::default();
-        forwards.set(&setup.forwards, &nat);
-        let mut new = Self {
+        forwards.set(&setup.forwards, &nat, now);
+        Ok(Self {
             mac: link::parse_mac(&setup.mac).unwrap_or(MAC),
             counters: Counters::default(),
             stations: Stations::new(alone, setup.flows, setup.flow_rate),
@@ -59,9 +59,7 @@ impl Gateway {
             epoch: setup.now.saturating_sub(seconds(now)),
             news: Vec::new(),
             setup,
-        };
-        new.tell_forwards();
-        Ok(new)
+        })
     }
 
     /// Its flows.
@@ -83,15 +81,10 @@ impl Gateway {
     pub(crate) fn follow(&mut self, setup: Setup, now: Instant) {
         self.stations.set_limits(setup.flows, setup.flow_rate);
         self.guests.leases.reserve(setup.reserved.clone());
-        self.forwards.set(&setup.forwards, &self.nat);
+        self.forwards.set(&setup.forwards, &self.nat, now);
         let (network, network6) = (self.setup.network, self.setup.network6);
         self.setup = Setup { network, network6, ..setup };
         self.router.hurry(now);
-        self.tell_forwards();
-    }
-
-    fn tell_forwards(&mut self) {
-        self.news.push(FromGateway::Forwards(self.forwards.report()));
     }
 
     /// Whoever has this address has it no longer.
@@ -105,6 +98,7 @@ impl Gateway {
     pub(crate) fn news(&mut self) -> Vec<FromGateway> {
         let questions = self.stations.questions().into_iter();
         self.news.extend(questions.map(|mac| FromGateway::Whose(link::mac_text(mac))));
+        self.news.extend(self.forwards.news().map(FromGateway::Forwards));
         std::mem::take(&mut self.news)
     }
 

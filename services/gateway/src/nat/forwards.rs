@@ -25,6 +25,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const WAITING: (usize, usize) = (256, 32);
 /// How often the LAN is asked for a guest, however many wait for it.
 const AGAIN: Duration = Duration::from_secs(1);
+/// How often it is tried to listen where that was not possible: an address may be missing until the
+/// host's network is up, and a port be another program's that ends, like the gateway before this.
+const LISTEN_AGAIN: Duration = Duration::from_secs(5);
 /// Connections or datagrams taken at once.
 const BATCH: usize = 32;
 
@@ -44,7 +47,8 @@ struct Listener {
     number: u64,
     ready: bool,
     waiting: VecDeque<Waiting>,
-    /// When it is looked at though nothing comes. Until then its guest is not asked for.
+    /// When it is looked at though nothing comes. Until then its guest is not asked for, nor is it
+    /// tried to listen.
     again: Option<Instant>,
 }
 
@@ -59,11 +63,14 @@ struct Waiting {
 pub(crate) struct Forwards {
     listeners: Vec<Listener>,
     next: u64,
+    /// How they stand has changed since it was last told.
+    has_news: bool,
 }
 
 impl Forwards {
     /// Listens for these, and for no others. Those that are there already are not touched.
-    pub(crate) fn set(&mut self, wanted: &[Forward], nat: &Nat) {
+    pub(crate) fn set(&mut self, wanted: &[Forward], nat: &Nat, now: Instant) {
+        self.has_news = true;
         self.listeners.retain_mut(|l| {
             let stays = wanted.contains(&l.forward) && l.socket.is_ok();
             if !stays {
@@ -78,6 +85,7 @@ impl Forwards {
             let number = FIRST + self.next;
             self.next += 1;
             let socket = listen(forward, nat, number).map_err(|e| explain(forward, &e));
+            let again = socket.is_err().then(|| now + LISTEN_AGAIN);
             let socket = socket.map(Rc::new);
             self.listeners.push(Listener {
                 forward: forward.clone(),
@@ -85,15 +93,15 @@ impl Forwards {
                 number,
                 ready: false,
                 waiting: VecDeque::new(),
-                again: None,
+                again,
             });
         }
     }
 
-    /// Each forward, and what is wrong with it.
-    pub(crate) fn report(&self) -> Vec<(Forward, Option<String>)> {
+    /// Each forward, and what is wrong with it, if that has changed.
+    pub(crate) fn news(&mut self) -> Option<Vec<(Forward, Option<String>)>> {
         let of = |l: &Listener| (l.forward.clone(), l.socket.as_ref().err().cloned());
-        self.listeners.iter().map(of).collect()
+        std::mem::take(&mut self.has_news).then(|| self.listeners.iter().map(of).collect())
     }
 
     /// A socket that listens has news.
@@ -118,7 +126,8 @@ impl Forwards {
         let mut waiting: usize = self.listeners.iter().map(|l| l.waiting.len()).sum();
         for listener in &mut self.listeners {
             if listener.again.is_some_and(|at| io.now >= at) {
-                (listener.again, listener.ready) = (None, true);
+                (listener.again, listener.ready) = (None, listener.socket.is_ok());
+                self.has_news |= listener.listen_again(nat, io.now);
             }
             waiting -= listener.waiting.len();
             if listener.ready
@@ -136,6 +145,18 @@ impl Forwards {
 }
 
 impl Listener {
+    /// Listens if it does not. True if it does since now.
+    fn listen_again(&mut self, nat: &Nat, now: Instant) -> bool {
+        if self.socket.is_ok() {
+            return false;
+        }
+        match listen(&self.forward, nat, self.number) {
+            Ok(socket) => self.socket = Ok(Rc::new(socket)),
+            Err(_) => self.again = Some(now + LISTEN_AGAIN),
+        }
+        self.socket.is_ok()
+    }
+
     /// Takes connections, of which `most` may wait. True if there may be more.
     fn accept(&mut self, socket: &OwnedFd, most: usize, now: Instant) -> bool {
         for _ in 0..BATCH {

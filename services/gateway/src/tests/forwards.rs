@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use smoltcp::time::Instant;
 use smoltcp::wire::{ArpOperation, IpProtocol};
-use vmlan_config::gateway::{Forward, Lease, Setup};
+use vmlan_config::gateway::{Forward, FromGateway, Lease, Setup};
 
 use super::guest::{FIRST, GATEWAY, Lan, packet};
 use crate::fuzz::{GUEST, OWN};
@@ -71,6 +71,35 @@ fn a_forward_that_is_taken_back_gives_its_port_back() {
     assert_ne!(again, seen, "one that cannot answer is not used again");
     lan.udp(GUESTS, again, b"answer");
     assert_eq!(client.recv_from(&mut [0; 9]).unwrap(), (6, forward.listen));
+}
+
+/// As the switch is told: each forward, and whether something is wrong with it.
+fn stands(lan: &mut Lan) -> Option<Vec<bool>> {
+    let told = lan.news().into_iter().filter_map(|news| match news {
+        FromGateway::Forwards(list) => Some(list.iter().map(|(_, e)| e.is_some()).collect()),
+        _ => None,
+    });
+    told.last()
+}
+
+#[test]
+fn a_port_of_the_host_that_is_taken_is_had_when_it_is_free() {
+    let forward = forward();
+    let other = UdpSocket::bind(forward.listen).unwrap();
+    let mut lan = lan(std::slice::from_ref(&forward));
+    assert_eq!(stands(&mut lan), Some(vec![true]));
+    for second in 1..=10 {
+        lan.now = second * 1000;
+        lan.turn();
+    }
+    assert_eq!(stands(&mut lan), None, "nothing new");
+    assert!(lan.gateway.due().unwrap() > lan.time(), "it sleeps");
+    drop(other);
+    lan.now = 15_000;
+    assert!(lan.gateway.due().unwrap() <= lan.time());
+    lan.turn();
+    assert_eq!(stands(&mut lan), Some(vec![false]));
+    asked(&mut lan, &client(), &forward);
 }
 
 #[test]
