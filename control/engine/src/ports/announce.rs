@@ -131,15 +131,16 @@ impl Ports {
     /// Sends what announces the guest of `entry` to all uplinks that it may send to.
     fn announce_one(&self, entry: &Entry, uplinks: &[&Entry], table: &Table) {
         let Some((id, own)) = entry.id.and_then(|id| Some((id, table.get(id)?))) else { return };
-        let ip = self.one_address(entry);
-        for (mac, domain) in Self::addresses_of(entry, &own.policy.vlan) {
+        let nics = Self::addresses_of(entry, &own.policy.vlan);
+        let has = self.one_address(entry, &nics);
+        for (mac, domain) in nics {
+            let ip = has.filter(|(_, nic)| *nic == mac).map(|(ip, _)| ip.octets());
             self.switch.fdb().announced(mac, domain, id);
             for uplink in uplinks {
                 let Some(to) = uplink.id.filter(|to| *to != id) else { continue };
                 let form = table.form_of_flood((id, &own.policy), domain, to);
                 if let Some(form) = form {
-                    self.workers
-                        .send(to, tagged(&announcement(mac, ip.map(|ip| ip.octets())), form));
+                    self.workers.send(to, tagged(&announcement(mac, ip), form));
                 }
             }
         }
@@ -166,26 +167,28 @@ impl Ports {
         all
     }
 
-    /// The IPv4 address of a guest that has one and no other: the one listed, or leased.
-    fn one_address(&self, entry: &Entry) -> Option<Ipv4Addr> {
-        let mut all: Vec<IpAddr> = Vec::new();
+    /// The IPv4 address of a guest that has one and no other, listed or leased, and which of its
+    /// `nics` has it. Where nobody knows that, it is announced of none: hosts would believe the
+    /// last one.
+    fn one_address(&self, entry: &Entry, nics: &[(Mac, Domain)]) -> Option<(Ipv4Addr, Mac)> {
+        let mut all: Vec<(IpAddr, Option<Mac>)> = Vec::new();
         if let IpRule::Listed(list) = &entry.address.policy().ips {
             let whole = list.iter().filter(|range| range.bits == 32);
-            all.extend(whole.map(|range| range.address));
+            all.extend(whole.map(|range| (range.address, None)));
         }
         for gateway in &self.entries {
             if let Opened::Nat(nat) = &gateway.opened {
                 let leases = nat.leases().filter(|l| l.port == entry.name.as_str());
-                all.extend(leases.map(|lease| lease.ip));
+                all.extend(leases.map(|lease| (lease.ip, lease.mac.parse().ok())));
             }
         }
-        all.retain(IpAddr::is_ipv4);
-        all.sort_unstable();
-        all.dedup();
-        match all[..] {
-            [IpAddr::V4(one)] => Some(one),
-            _ => None,
-        }
+        all.retain(|(ip, _)| ip.is_ipv4());
+        let (one, only) = (all.first()?.0, nics.first()?.0);
+        let IpAddr::V4(ip) = one else { return None };
+        let same = all.iter().all(|(ip, _)| *ip == one);
+        let leased = all.iter().find_map(|(_, nic)| *nic);
+        let only = nics.iter().all(|(nic, _)| *nic == only).then_some(only);
+        same.then_some((ip, leased.or(only)?))
     }
 }
 
