@@ -212,8 +212,9 @@ impl Nat {
     pub(super) fn forget(&mut self, ip: IpAddr) -> bool {
         let had = self.leases.remove(&ip).is_some();
         if had {
-            self.link.tell(&ToGateway::Forget(ip));
+            // In this order: a gateway that begins in between knows nothing of it.
             self.have_changed();
+            self.link.tell(&ToGateway::Forget(ip));
             // Before it is answered.
             self.flush();
         }
