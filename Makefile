@@ -29,7 +29,7 @@ two-vms: ## a switch and two Linux VMs in QEMU that ping each other
 	@scripts/two-vms.sh
 
 # A target of its own, so that build scripts and proc macros, which are loaded, are not made static.
-STATIC_TARGET ?= x86_64-unknown-linux-gnu
+STATIC_TARGET ?= $(shell uname -m)-unknown-linux-gnu
 static: ## vmlan as one file without libraries, to copy into a guest
 	@scripts/setup.sh build
 	RUSTFLAGS="-C target-feature=+crt-static" \
@@ -108,7 +108,7 @@ bench-guests: ## the paper's tables with Linux guests' sockets (KVM, or TCG: hou
 bench-kvm: ## the KVM analysis with Linux guests (TCG): TCP windows, register accesses (10 minutes)
 	@scripts/setup.sh build test
 	$(CARGO) build --release -p vmlan -p vmlan-lab
-	VMLAN_BIN=$(CURDIR)/target/release/vmlan target/release/kvm-tcp-window
+	VMLAN_BIN="$(CURDIR)/target/release/vmlan" target/release/kvm-tcp-window
 
 # Each fuzz target runs for so long in `make soak`.
 SOAK_SECONDS ?= 3600
@@ -116,10 +116,10 @@ soak: ## long runs: property tests, 1,000 times kill -9, 40 moves, hours of fuzz
 	@scripts/setup.sh build test kernels
 	PROPTEST_CASES=20000 $(CARGO) test --release --workspace --exclude vmlan-tests --lib --quiet
 	$(CARGO) build --release -p vmlan
-	VMLAN_BIN=$(CURDIR)/target/release/vmlan \
+	VMLAN_BIN="$(CURDIR)/target/release/vmlan" \
 	  $(CARGO) test -p vmlan-tests -- --ignored --nocapture --test-threads=1
 	for kernel in trixie trixie-backports; do \
-	  VMLAN_KERNEL=kernels/$$kernel VMLAN_BIN=$(CURDIR)/target/release/vmlan \
+	  VMLAN_KERNEL=kernels/$$kernel VMLAN_BIN="$(CURDIR)/target/release/vmlan" \
 	  $(CARGO) test -p vmlan-tests --test boot_e1000 --test boot_e1000e --test boot_vmxnet3 \
 	    -- --nocapture --test-threads=1 || exit 1; done
 	scripts/fuzz.sh $(SOAK_SECONDS)

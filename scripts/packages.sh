@@ -5,7 +5,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 cargo=${CARGO:-cargo}
-target=x86_64-unknown-linux-gnu
+arch=$(uname -m)
+target=$arch-unknown-linux-gnu
 out=target/packages
 version=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Cargo.toml)
 
@@ -25,7 +26,7 @@ mkdir -p "$out"
 
 say "building a static vmlan $version"
 RUSTFLAGS="-C target-feature=+crt-static" \
-  $cargo build --release -p vmlan --no-default-features --target $target
+  $cargo build --release -p vmlan --no-default-features --target "$target"
 strip -o "$out/vmlan" "${CARGO_TARGET_DIR:-target}/$target/release/vmlan"
 "$out/vmlan" man "$out/man"
 gzip -9n "$out"/man/*.1
@@ -37,7 +38,7 @@ printf 'vmlan (%s) unstable; urgency=medium\n\n  * %s\n\n -- %s  %s\n' "$version
 target/tools/bin/cargo-deb --quiet -p vmlan --no-build --no-strip -o "$out/"
 target/tools/bin/cargo-generate-rpm -p vmlan -o "$out/"
 
-name=vmlan-$version-x86_64
+name=vmlan-$version-$arch
 mkdir -p "$out/$name"
 cp -r "$out/vmlan" "$out/man" packaging/completions README.md CHANGELOG.md LICENSE-* "$out/$name"
 tar -C "$out" --owner=0 --group=0 --numeric-owner -czf "$out/$name.tar.gz" "$name"
