@@ -4,9 +4,10 @@
 
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use vmlan_tests::{LanHost as _, NetNs, vmlan_program};
+use vmlan_tests::{LanHost as _, NetNs, Switch, vmlan_program};
 
 /// The figures of a demonstration; `None`: it cannot be given here.
 fn figures(fabric: &str) -> Option<Value> {
@@ -80,7 +81,7 @@ fn all_that_is_set_up_is_taken_away_and_half_of_it_is_not_left() {
     assert_eq!(interfaces(&mut host), before, "it only tells: {told}");
     // Something is in its way: what it has made until then goes.
     host.sh("ip link add vx7 type bridge").unwrap();
-    let failed = host.run(&link("--apply"), std::time::Duration::from_secs(60)).unwrap();
+    let failed = host.run(&link("--apply"), Duration::from_secs(60)).unwrap();
     assert!(failed.code == 1 && failed.text.contains("--remove"), "{failed:?}");
     assert_eq!(interfaces(&mut host), [&before[..], &["vx7".into(), "lan0".into()]].concat());
     host.sh("ip link del vx7").unwrap();
@@ -95,7 +96,7 @@ fn all_that_is_set_up_is_taken_away_and_half_of_it_is_not_left() {
     }
     let lan0 = host.sh("ip link show lan0").unwrap();
     assert!(lan0.contains("mtu 1450") && lan0.contains("master br7"), "{lan0}");
-    let twice = host.run(&link("--apply"), std::time::Duration::from_secs(60)).unwrap();
+    let twice = host.run(&link("--apply"), Duration::from_secs(60)).unwrap();
     assert_eq!((twice.code, interfaces(&mut host)), (1, there), "{twice:?}");
     for _ in 0..2 {
         host.sh(&link("--remove")).unwrap();
@@ -103,4 +104,46 @@ fn all_that_is_set_up_is_taken_away_and_half_of_it_is_not_left() {
     }
     let lan0 = host.sh("ip link show lan0").unwrap();
     assert!(lan0.contains("mtu 1500") && !lan0.contains("master"), "{lan0}");
+}
+
+/// The kernel forgets what it was told when its bridge goes away, or down.
+#[test]
+fn what_the_kernel_has_forgotten_it_is_told_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut host = NetNs::new(dir.path(), "host", 1).unwrap();
+    let socket = dir.path().join("vm1");
+    let keys = "macs=52:54:00:00:00:01,ips=10.0.0.7+fd00::7";
+    let ports = [format!("vm1=stream:{},{keys}", socket.display())];
+    let switch = Switch::start(dir.path(), None, &ports).unwrap();
+    let guest = std::os::unix::net::UnixStream::connect(&socket).unwrap();
+    let bridge = "ip link add br7 type bridge && ip link set br7 addrgenmode none up";
+    host.sh(bridge).unwrap();
+    let words = "host-link lan0 --vni 7 --local 192.0.2.1 --peer 192.0.2.2 --evpn --follow --api";
+    let api = switch.api_path().display();
+    host.background(&format!("{} {words} {api}", vmlan_program().display())).unwrap();
+    let knows = "ip neigh show dev br7 nud permanent";
+    let is_told = |host: &mut NetNs| {
+        let until = Instant::now() + Duration::from_secs(60);
+        while host.sh(knows).unwrap().matches("lladdr 52:54:00:00:00:01").count() != 2 {
+            assert!(Instant::now() < until, "the kernel is not told");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    };
+    is_told(&mut host);
+    host.sh("ip link del br7").unwrap();
+    // It looks in vain, at least once.
+    std::thread::sleep(Duration::from_secs(3));
+    host.sh(bridge).unwrap();
+    is_told(&mut host);
+    host.sh("ip link set br7 down && ip link set br7 up").unwrap();
+    is_told(&mut host);
+    // What it was not told by this one stays, and a guest that leaves is forgotten.
+    host.sh("ip neigh add 10.0.0.9 lladdr 52:54:00:00:00:09 dev br7 nud permanent").unwrap();
+    drop(guest);
+    let until = Instant::now() + Duration::from_secs(60);
+    while host.sh(knows).unwrap().contains("52:54:00:00:00:01") {
+        assert!(Instant::now() < until, "the kernel has still what has gone");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert!(host.sh(knows).unwrap().contains("10.0.0.9"));
 }

@@ -161,12 +161,12 @@ fn remove(link: &HostLink) -> Result<(), Failure> {
     failed
 }
 
-/// Runs one line; what it said if it failed.
-fn shell(line: &str) -> Result<(), String> {
+/// Runs one line; what it said, also if it failed.
+fn shell(line: &str) -> Result<String, String> {
     let out = Command::new("sh").args(["-c", line]).stdin(Stdio::null()).output();
     let out = out.map_err(|e| format!("sh: {e}"))?;
     if out.status.success() {
-        return Ok(());
+        return Ok(String::from_utf8_lossy(&out.stdout).into_owned());
     }
     let said = String::from_utf8_lossy(&out.stderr).trim().to_owned();
     Err(match said.as_str() {

@@ -4,8 +4,10 @@
 //! The switch could not do it: it has no privileges, and a guest's word is no proof. Told are
 //! addresses that a `nat:` port has given, and those in `ips=` of a port whose NIC is known (one
 //! address in `macs=`, or `mac=`), while their port is up.
+//!
+//! The kernel forgets all of it when the bridge goes down or away, so it is looked what it knows.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread::{sleep, spawn};
@@ -36,10 +38,10 @@ pub(super) fn run(link: &HostLink, api: &ApiArgs) -> Result<(), Failure> {
     let flush = format!("ip neigh flush dev {bridge} nud permanent");
     shell(&flush).map_err(|why| Failure::Failed(format!("{flush}: {why}")))?;
     let news = listen(api.client()?);
-    let mut told = Neighbours::new();
+    let (mut told, mut failing) = (Neighbours::new(), BTreeSet::new());
     loop {
         match wanted(&client) {
-            Ok(wanted) => tell(link, &mut told, &wanted),
+            Ok(wanted) => tell(link, &mut told, &wanted, &mut failing),
             Err(failure) => log::debug!("host-link: {failure}"),
         }
         sleep(PAUSE);
@@ -105,25 +107,50 @@ fn listed(port: &PortInfo) -> Vec<(IpAddr, Mac)> {
     ranges.map(|range| (range.address, mac)).collect()
 }
 
-/// Tells the difference; what fails is tried again at the next look.
-fn tell(link: &HostLink, told: &mut Neighbours, wanted: &Neighbours) {
-    let run = |line: &str| match shell(line) {
-        Ok(()) => true,
+/// Tells the difference; what fails is tried again at the next look. `failing` are the lines that
+/// have failed at the last one: each is said once.
+fn tell(
+    link: &HostLink,
+    told: &mut Neighbours,
+    wanted: &Neighbours,
+    failing: &mut BTreeSet<String>,
+) {
+    let mut failed = BTreeSet::new();
+    let mut run = |line: String| match shell(&line) {
+        Ok(said) => Some(said),
         Err(why) => {
-            log::warn!("{line}: {why}");
-            false
+            if !failing.contains(&line) {
+                log::warn!("{line}: {why}");
+            }
+            failed.insert(line);
+            None
         }
     };
-    told.retain(|ip, mac| {
-        let gone =
-            wanted.get(ip).is_none() && link.neighbour(*ip, *mac).undo.is_some_and(|l| run(&l));
-        !gone
-    });
-    for (ip, mac) in wanted {
-        if told.get(ip) != Some(mac) && run(&link.neighbour(*ip, *mac).line) {
-            told.insert(*ip, *mac);
+    let has = run(format!("ip neigh show dev {} nud permanent", link.bridge()));
+    let known = has.as_deref().map(known).unwrap_or_default();
+    told.retain(|ip, mac| known.get(ip) == Some(mac));
+    if has.is_some() {
+        told.retain(|ip, mac| {
+            let gone = !wanted.contains_key(ip);
+            !(gone && link.neighbour(*ip, *mac).undo.is_some_and(|line| run(line).is_some()))
+        });
+        for (ip, mac) in wanted {
+            if told.get(ip) != Some(mac) && run(link.neighbour(*ip, *mac).line).is_some() {
+                told.insert(*ip, *mac);
+            }
         }
     }
+    *failing = failed;
+}
+
+/// What `ip neigh` lists: `10.0.0.1 lladdr 52:54:00:00:00:01 PERMANENT`.
+fn known(list: &str) -> Neighbours {
+    let one = |line: &str| {
+        let mut words = line.split_whitespace();
+        let ip = words.next()?.parse().ok()?;
+        Some((ip, words.skip_while(|word| *word != "lladdr").nth(1)?.parse().ok()?))
+    };
+    list.lines().filter_map(one).collect()
 }
 
 #[cfg(test)]
