@@ -57,7 +57,7 @@ pub(crate) fn run(settings: Settings) -> Result<(), Failure> {
     let open_files = raise_open_files();
     // While there is one thread, and nothing open that its children would hold; and while a switch
     // that is to be replaced still serves.
-    vmlan_keeper::start_starter(&[c"vmlan", c"gateway", c"--line"])
+    vmlan_keeper::start_starter(&[c"vmlan", c"gateway", c"--line"], vmlan_engine::resolvers::FILE)
         .map_err(|e| Failure::Failed(format!("cannot start the gateways' starter: {e}")))?;
     vmlan_keeper::start(settings.running.sandbox == OnOff::On)
         .map_err(|e| Failure::Failed(format!("cannot start the keepers' process: {e}")))?;

@@ -1,38 +1,153 @@
 //! Whom this host asks for names: `/etc/resolv.conf` (resolv.conf(5)).
 
-use std::net::{IpAddr, SocketAddr};
+use std::ffi::CStr;
+use std::io::{self, ErrorKind, Read as _};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+/// The list. The sandbox lets the switch open the one that was there when it started; the starter
+/// opens another (`vmlan_keeper::open_file`).
+pub const FILE: &CStr = c"/etc/resolv.conf";
 
 /// The port of servers.
 const PORT: u16 = 53;
 /// Servers that are used of a list.
 const MOST: usize = 3;
+/// Bytes of a list that are read.
+const LONGEST: u64 = 64 << 10;
+/// Who is asked if the list names nobody.
+const USUAL: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), PORT);
+/// Interfaces by number and name, of those that have an IPv6 address.
+const INTERFACES: &str = "/proc/self/net/if_inet6";
 
-/// The host's servers; none if it has none, or its list cannot be read.
+static KNOWN: Mutex<Known> = Mutex::new(Known { as_of: None, servers: Vec::new() });
+
+/// The host's servers as they are now. If its list has changed and cannot be read, those that were
+/// read last.
 #[must_use]
 pub fn read() -> Vec<SocketAddr> {
-    parse(&std::fs::read_to_string("/etc/resolv.conf").unwrap_or_default())
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let path = FILE.to_str().map_or(Path::new(""), Path::new);
+    known.look(path, vmlan_keeper::open_file);
+    known.servers.clone()
 }
 
-fn parse(text: &str) -> Vec<SocketAddr> {
+/// What a file is known by: one that is replaced or written differs in some of it.
+type Mark = (u64, u64, u64, [i64; 4]);
+
+#[derive(Debug)]
+struct Known {
+    /// `None`: nobody has looked yet.
+    as_of: Option<Result<Mark, ErrorKind>>,
+    servers: Vec<SocketAddr>,
+}
+
+impl Known {
+    /// Reads the list if it has changed; what this process may not open is opened by `open`.
+    fn look(&mut self, path: &Path, open: impl FnOnce() -> io::Result<OwnedFd>) {
+        let mark = std::fs::metadata(path).map_err(|e| e.kind()).map(|m| {
+            let times = [m.mtime(), m.mtime_nsec(), m.ctime(), m.ctime_nsec()];
+            (m.dev(), m.ino(), m.size(), times)
+        });
+        if self.as_of.replace(mark) == Some(mark) {
+            return;
+        }
+        let file = std::fs::File::open(path).or_else(|e| match e.kind() {
+            ErrorKind::PermissionDenied => open().map(Into::into),
+            _ => Err(e),
+        });
+        let mut text = Vec::new();
+        match file.and_then(|file| file.take(LONGEST).read_to_end(&mut text)) {
+            Err(e) if e.kind() != ErrorKind::NotFound => {
+                let path = path.display();
+                log::warn!("{path}: {e}: guests' questions go to the servers known before");
+            }
+            _ => {
+                let interfaces = std::fs::read_to_string(INTERFACES).unwrap_or_default();
+                self.servers = parse(&String::from_utf8_lossy(&text), &interfaces);
+            }
+        }
+    }
+}
+
+/// The servers of a list, on a host with these interfaces.
+fn parse(text: &str, interfaces: &str) -> Vec<SocketAddr> {
     let server = |line: &str| {
         let mut words = line.split_whitespace();
         let address = words.next().filter(|word| *word == "nameserver").and(words.next())?;
-        // Behind '%' stands an interface, which another process cannot use by its name.
-        let address: IpAddr = address.parse().ok()?;
-        Some(SocketAddr::new(address, PORT))
+        let Some((address, zone)) = address.split_once('%') else {
+            return Some(SocketAddr::new(address.parse().ok()?, PORT));
+        };
+        let address: Ipv6Addr = address.parse().ok()?;
+        let number = zone.parse().ok().or_else(|| number_of(zone, interfaces))?;
+        Some(SocketAddrV6::new(address, PORT, 0, number).into())
     };
-    text.lines().filter_map(server).take(MOST).collect()
+    let list: Vec<_> = text.lines().filter_map(server).take(MOST).collect();
+    if list.is_empty() { vec![USUAL] } else { list }
+}
+
+/// The number of an interface, whose name says nothing to a process that has no files.
+fn number_of(name: &str, interfaces: &str) -> Option<u32> {
+    let number = |line: &str| {
+        let words: Vec<_> = line.split_whitespace().collect();
+        let number = words.get(1).filter(|_| words.last() == Some(&name))?;
+        u32::from_str_radix(number, 16).ok()
+    };
+    interfaces.lines().find_map(number)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn all<const N: usize>(list: [&str; N]) -> Vec<SocketAddr> {
+        list.map(|a| a.parse().unwrap()).to_vec()
+    }
+
     #[test]
     fn servers_are_found_among_the_rest() {
-        let text = "# by hand\nsearch lan\nnameserver 127.0.0.53\nnameserver fe80::1%eth0\n\
-                    nameserver ::1\noptions edns0\nnameserver\n";
-        let want: [SocketAddr; 2] = ["127.0.0.53:53", "[::1]:53"].map(|a| a.parse().unwrap());
-        assert_eq!(parse(text), want);
+        let text = "# by hand\nsearch lan\nnameserver 127.0.0.53\nnameserver fe80::1%gone0\n\
+                    nameserver ::1 # here\noptions edns0\nnameserver\nnameserver fe80::1%eth0\n\
+                    nameserver 9.9.9.9\n";
+        let interfaces = "00000000000000000000000000000001 01 80 10 80       lo\n\
+                          fe800000000000000042acfffe110002 1f 40 20 80     eth0\n";
+        let found = parse(text, interfaces);
+        assert_eq!(found, all(["127.0.0.53:53", "[::1]:53", "[fe80::1%31]:53"]));
+        // As the gateway is told.
+        let told = serde_json::to_string(&found).unwrap();
+        assert_eq!(serde_json::from_str::<Vec<SocketAddr>>(&told).unwrap(), found);
+        assert_eq!(parse("nameserver fe80::1%2\n", ""), all(["[fe80::1%2]:53"]));
+        for none in ["", "options edns0\n", "nameserver x\n"] {
+            assert_eq!(parse(none, interfaces), [USUAL], "as the host's own programs do");
+        }
+    }
+
+    #[test]
+    fn a_list_that_is_replaced_is_read_again_and_one_that_cannot_be_read_changes_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, new) = (dir.path().join("resolv.conf"), dir.path().join("new"));
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        let mut known = Known { as_of: None, servers: Vec::new() };
+        let never = || -> io::Result<OwnedFd> { panic!("it may be opened") };
+        known.look(&link, never);
+        assert_eq!(known.servers, [USUAL], "there is none yet");
+        for server in ["192.0.2.1", "192.0.2.2"] {
+            std::fs::write(&new, format!("nameserver {server}\n")).unwrap();
+            std::fs::rename(&new, &path).unwrap();
+            known.look(&link, never);
+            assert_eq!(known.servers, all([&format!("{server}:53")]));
+        }
+        // Not read as long as it is the same.
+        known.servers = all(["192.0.2.3:53"]);
+        known.look(&link, never);
+        assert_eq!(known.servers, all(["192.0.2.3:53"]));
+        std::fs::remove_file(&path).unwrap();
+        std::fs::create_dir(&path).unwrap();
+        known.look(&link, never);
+        assert_eq!(known.servers, all(["192.0.2.3:53"]), "who is no file says nothing");
     }
 }

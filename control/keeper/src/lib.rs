@@ -50,7 +50,7 @@ pub use asked::Asked;
 pub use descriptor::Descriptor;
 pub use keeper::{Keeper, KeeperError, Kept, Taken};
 pub use spawner::start;
-pub use starter::{start_program, start_starter};
+pub use starter::{open_file, start_program, start_starter};
 
 /// Most descriptors that one [`Kept::take`] passes on: enough for all vectors of a NIC in one
 /// message. If a peer sends more at once, all of them are closed.

@@ -16,11 +16,12 @@ use std::time::{Duration, Instant};
 use vmlan_attach::vhost_user;
 use vmlan_config::address::PortName;
 use vmlan_config::gateway::{
-    FromGateway, GatewayCounters, LANES, Lease, Network6, Setup, ToGateway,
+    Dns, FromGateway, GatewayCounters, LANES, Lease, Network6, Setup, ToGateway,
 };
 use vmlan_frame::{Changed, error_chain};
 
 use super::open::Holding;
+use crate::resolvers;
 use heard::{Log, shortened};
 use kept::KeptLeases;
 use link::Link;
@@ -43,6 +44,8 @@ pub(super) struct Nat {
     vm: vhost_user::VhostUser,
     link: Link,
     setup: Setup,
+    /// Names are asked of the host's servers.
+    asks_host: bool,
     leases: BTreeMap<IpAddr, Lease>,
     kept: Option<KeptLeases>,
     counters: GatewayCounters,
@@ -95,6 +98,7 @@ impl Nat {
             vm,
             link,
             setup,
+            asks_host: asks_host(wanted),
             leases,
             kept,
             counters: GatewayCounters::default(),
@@ -111,10 +115,25 @@ impl Nat {
 
     /// Goes on as `wanted` says.
     pub(super) fn follow(&mut self, name: &PortName, wanted: &Wanted<'_>) {
+        self.asks_host = asks_host(wanted);
         let mut setup = setup::of(name, Path::new(&self.setup.socket), wanted);
         setup.now = self.setup.now;
         if setup != self.setup {
             self.setup = setup;
+            self.link.set(&self.setup);
+        }
+    }
+
+    /// The host may ask others for names than before. It is looked at when the gateway has done
+    /// something, and so while a guest waits for an answer: a question is asked again.
+    fn follow_host(&mut self, name: &PortName) {
+        if !self.asks_host {
+            return;
+        }
+        let dns = Dns::Ask(resolvers::read());
+        if dns != self.setup.dns {
+            log::info!("port {name}: the host has other servers of names now");
+            self.setup.dns = dns;
             self.link.set(&self.setup);
         }
     }
@@ -136,6 +155,7 @@ impl Nat {
                 },
                 FromGateway::Released(ip) => changed |= self.leases.remove(&ip).is_some(),
                 FromGateway::Counters(counters) => {
+                    self.follow_host(name);
                     let (counters, all) = heard::counters(counters);
                     self.counters = counters;
                     if !all {
@@ -267,6 +287,11 @@ impl Nat {
         self.vm.close();
         self.kept.take().iter().for_each(KeptLeases::forget);
     }
+}
+
+/// The user has named no servers.
+fn asks_host(wanted: &Wanted<'_>) -> bool {
+    wanted.spec.dns.as_ref().is_some_and(Vec::is_empty)
 }
 
 /// False: it is none of this LAN's. A NIC has one address of IPv4, and several of IPv6.
