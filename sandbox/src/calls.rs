@@ -201,7 +201,14 @@ group!(
     "doorbells",
     "sleeping until a doorbell rings; a timer for interrupts that are held back; giving back zeros \
         that took the place of lost memory; finding out whose memory is slow",
-    [SYS_epoll_ctl, SYS_epoll_pwait, SYS_epoll_pwait2, SYS_timerfd_settime, SYS_fallocate],
+    [
+        SYS_epoll_ctl,
+        SYS_epoll_pwait,
+        SYS_epoll_pwait2,
+        SYS_timerfd_settime,
+        SYS_fallocate,
+        SYS_pread64,
+    ],
     old [SYS_epoll_wait],
     [
         SYS_recvfrom: Only::Is(2, &[0], "nothing: it wakes an XDP socket's driver"),

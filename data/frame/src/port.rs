@@ -151,6 +151,11 @@ pub trait Port: Send + Sync {
         false
     }
 
+    /// True if its rings and buffers are a guest's memory, which may make a worker sleep.
+    fn is_guest(&self) -> bool {
+        false
+    }
+
     /// What an emulated NIC counts besides frames. Not for the data path.
     fn device(&self) -> Option<NicCounters> {
         None

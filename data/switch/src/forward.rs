@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use vmlan_frame::headers::TOO_BIG;
-use vmlan_frame::{BATCH, Batch, Mac, Offload, Reason, Sink};
+use vmlan_frame::{BATCH, Batch, Mac, Offload, Port, Reason, Sink};
 use vmlan_ram::Slice;
 
 use crate::fdb::Learned;
@@ -128,10 +128,14 @@ impl Forwarder {
         self
     }
 
-    /// Something that touches ports' memory took `ns` nanoseconds, which is suspiciously long.
+    /// A breath of `port`, or something that touches memory of several, took `ns` nanoseconds,
+    /// which is suspiciously long.
     #[cold]
-    pub fn took_long(&self, ns: u64, now: u64) {
-        self.switch.stalls.took_long(ns, now);
+    pub fn took_long(&self, port: Option<PortId>, ns: u64, now: u64) {
+        match port {
+            Some(port) => self.switch.stalls.suspect(port, ns, now),
+            None => self.switch.stalls.took_long(ns, now),
+        }
     }
 
     /// A round of breaths begins, or something else that touches memory of several ports.
@@ -148,12 +152,18 @@ impl Forwarder {
         }
     }
 
-    /// Runs `touch`, which touches memory of `port` and of no other.
+    /// Runs `touch`, which gets the port of an entry and touches its memory only.
     #[inline]
-    pub fn touches<T>(&mut self, port: PortId, now: u64, touch: impl FnOnce() -> T) -> T {
-        self.state.measuring.begin(&self.switch.stalls, now);
-        let done = touch();
-        self.state.measuring.end(&self.switch.stalls, port, now);
+    pub fn touches<T>(
+        &mut self,
+        (id, port): (PortId, &dyn Port),
+        now: u64,
+        touch: impl FnOnce(&dyn Port) -> T,
+    ) -> T {
+        let guest = port.is_guest().then_some(id);
+        self.state.measuring.begin(&self.switch.stalls, guest, now);
+        let done = touch(port);
+        self.state.measuring.end(&self.switch.stalls, guest, now);
         done
     }
 
@@ -184,7 +194,8 @@ impl Forwarder {
             return Breath { wait_ns, paused: true, passed_over: true, ..Breath::default() };
         }
         let budget = meter::budget_from(&entry.policy, source, now);
-        self.state.measuring.begin(&self.switch.stalls, now);
+        let guest = entry.port.is_guest().then_some(source);
+        self.state.measuring.begin(&self.switch.stalls, guest, now);
         let waited = self.state.at_uplink(source, lane).and_then(Option::take);
         let mut pass = Pass {
             switch: &self.switch,
@@ -215,7 +226,7 @@ impl Forwarder {
         if let Some(at) = self.state.at_uplink(source, lane) {
             *at = uplink;
         }
-        self.state.measuring.end(&self.switch.stalls, source, now);
+        self.state.measuring.end(&self.switch.stalls, guest, now);
         Breath { frames, ..done }
     }
 
@@ -242,7 +253,7 @@ impl Forwarder {
         let mut batch = Batch::take(&mut self.batch);
         let taken = batch.add(&[Slice::from_bytes(frame)], Offload::NONE).is_ok()
             && self.switch.stalls.left(to, now).is_none()
-            && self.touches(to, now, || entry.port.push(&batch, &mut [0]) == 1);
+            && self.touches((to, &*entry.port), now, |port| port.push(&batch, &mut [0]) == 1);
         if let (Some((mirror, interface)), Some(frame)) = (&entry.mirror, batch.frame(0)) {
             mirror.capture(*interface, true, &frame, (!taken).then_some(Reason::ReceiverFull));
         }
@@ -324,7 +335,7 @@ impl Sink for Pass<'_> {
         let admitted = self.admit(batch);
         self.classify(batch, admitted);
         let touched = std::mem::take(&mut self.state.touched);
-        if self.state.measuring.is_on() {
+        if self.switch.stalls.are_some(self.now) {
             self.push_measured(batch, &touched);
         } else {
             touched.iter().for_each(|to| self.push(batch, *to));

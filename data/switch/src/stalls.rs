@@ -6,15 +6,12 @@
 //! is dear. A port whose memory caused more than [`FREE`] of it is passed over for [`PRICE`] times
 //! as long: nothing is taken from it, and what is for it is dropped as for a full receiver.
 //!
-//! To tell sleep in page faults from time that the host gave to others takes a system call. So it
-//! is found out in steps, of which each goes on for [`PRICE`] times as long as what led to it:
-//!
-//! 1. something took long: each round of a worker is measured. A few are at any time;
-//! 2. a round slept in a page fault: each breath is measured;
-//! 3. a breath did: its port is a suspect. Frames of a suspect, and frames for one, are copied
-//!    while only their sender's memory is touched, and are delivered from there. So each part of a
-//!    breath touches one port's memory;
-//! 4. a part did: its port pays.
+//! To tell sleep in page faults from time that the host gave to others takes a system call. So
+//! only suspects are measured: ports of which something took long, and all ports after memory was
+//! slow, for [`PRICE`] times as long as that took. Frames of a suspect, and frames for one, are
+//! copied while only their sender's memory is touched, and are delivered from there. So each part
+//! of a breath touches one port's memory, and its sleep is charged to that port. What is too short
+//! to be noticed is found by measuring a round of a worker now and then.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -28,14 +25,12 @@ use crate::{MAX_PORTS, PortId};
 const PRICE: u64 = 128;
 /// What a port may cause without being passed over, in nanoseconds. It comes back with time.
 const FREE: u64 = 4_000_000;
-/// How long rounds and breaths are measured at least, in nanoseconds.
-const WATCHED: u64 = 10_000_000_000;
-/// How long a port is a suspect at least, in nanoseconds.
-const SUSPECTED: u64 = 60_000_000_000;
+/// So many others at most make it longer.
+const MOST: u64 = 64;
 /// One round in so many is measured at any time. The clock's last bits pick it, which no guest
 /// knows.
 const SAMPLE: u64 = 256;
-/// Shorter sleep is not told from what measuring itself takes, in nanoseconds.
+/// Less is not told from what measuring itself takes, in nanoseconds.
 const SHORT: u64 = 20_000;
 
 /// What a thread has used and done since it began.
@@ -43,8 +38,8 @@ const SHORT: u64 = 20_000;
 pub struct Usage {
     /// Nanoseconds on the clock.
     pub elapsed: u64,
-    /// Nanoseconds of a processor.
-    pub processor: u64,
+    /// Nanoseconds of waiting for a processor.
+    pub delay: u64,
     /// Nanoseconds of waiting for locks of ports.
     pub locks: u64,
     /// How often it slept.
@@ -57,7 +52,7 @@ impl Usage {
     fn each(self, other: Self, each: impl Fn(u64, u64) -> u64) -> Self {
         Self {
             elapsed: each(self.elapsed, other.elapsed),
-            processor: each(self.processor, other.processor),
+            delay: each(self.delay, other.delay),
             locks: each(self.locks, other.locks),
             sleeps: each(self.sleeps, other.sleeps),
             faults: each(self.faults, other.faults),
@@ -73,14 +68,11 @@ impl Usage {
         self.each(more, u64::saturating_add)
     }
 
-    /// Nanoseconds of sleep, if there were page faults that may be the reason.
+    /// Nanoseconds that passed, but for other waiting, if the thread slept and there were page
+    /// faults that may be the reason.
     fn stalled(self) -> u64 {
-        if self.sleeps == 0 || self.faults == 0 {
-            return 0;
-        }
-        let awake = self.processor.saturating_add(self.locks);
-        let slept = self.elapsed.saturating_sub(awake);
-        if slept < SHORT { 0 } else { slept }
+        let ns = self.elapsed.saturating_sub(self.delay).saturating_sub(self.locks);
+        if self.sleeps == 0 || self.faults == 0 || ns < SHORT { 0 } else { ns }
     }
 }
 
@@ -93,12 +85,15 @@ pub(crate) struct Stalls {
     latest: AtomicU64,
     /// Until when each port is a suspect.
     suspected: Box<[AtomicU64]>,
+    /// The latest of them.
+    latest_suspected: AtomicU64,
+    /// Until when all are.
+    alarmed: AtomicU64,
     /// Until when rounds are measured.
     rounds: AtomicU64,
-    /// Until when breaths are.
-    breaths: AtomicU64,
-    /// Who paid last, found by which worker, and when that sleep was over.
+    /// Who slept last in whose memory, and from when to when.
     last: AtomicU64,
+    last_began: AtomicU64,
     last_over: AtomicU64,
 }
 
@@ -109,9 +104,11 @@ impl Stalls {
             paid: zeros(),
             latest: AtomicU64::new(0),
             suspected: zeros(),
+            latest_suspected: AtomicU64::new(0),
+            alarmed: AtomicU64::new(0),
             rounds: AtomicU64::new(0),
-            breaths: AtomicU64::new(0),
             last: AtomicU64::new(0),
+            last_began: AtomicU64::new(0),
             last_over: AtomicU64::new(0),
         }
     }
@@ -137,59 +134,75 @@ impl Stalls {
         paid.checked_sub(due).filter(|left| *left > 0)
     }
 
-    /// Something that touches ports' memory took `ns`.
+    /// Something that touches memory of several ports took `ns`.
     pub(crate) fn took_long(&self, ns: u64, now: u64) {
-        let watched = ns.saturating_mul(PRICE).max(WATCHED);
-        self.rounds.fetch_max(now.saturating_add(watched), Ordering::Relaxed);
+        let until = now.saturating_add(ns.saturating_mul(PRICE));
+        self.rounds.fetch_max(until, Ordering::Relaxed);
     }
 
-    fn slept(&self, ns: u64, now: u64) {
-        self.took_long(ns, now);
-        let watched = ns.saturating_mul(PRICE).max(WATCHED);
-        self.breaths.fetch_max(now.saturating_add(watched), Ordering::Relaxed);
+    /// Memory was slow for `ns`: all are suspects.
+    fn alarm(&self, ns: u64, now: u64) {
+        let until = now.saturating_add(ns.saturating_mul(PRICE));
+        self.alarmed.fetch_max(until, Ordering::Relaxed);
     }
 
     fn are_later(all: &[AtomicU64], than: u64) -> u64 {
         all.iter().filter(|at| at.load(Ordering::Relaxed) > than).count() as u64
     }
 
-    /// It may have been memory of `port`. Suspects share what one may cause.
-    fn suspect(&self, port: PortId, ns: u64, now: u64) {
-        self.slept(ns, now);
+    /// A breath of `port` took `ns`: it may have been its memory, or that of who got its frames.
+    /// Suspects share what one may cause.
+    pub(crate) fn suspect(&self, port: PortId, ns: u64, now: u64) {
         let others = Self::are_later(&self.suspected, now).max(1);
-        let price = ns.saturating_mul(PRICE).saturating_mul(others).max(SUSPECTED);
+        let price = ns.saturating_mul(PRICE).saturating_mul(others);
         let until = now.saturating_add(price);
         Self::of(&self.suspected, port).fetch_max(until, Ordering::Relaxed);
+        self.latest_suspected.fetch_max(until, Ordering::Relaxed);
+    }
+
+    /// There are suspects.
+    #[inline]
+    pub(crate) fn are_some(&self, now: u64) -> bool {
+        self.latest_suspected.load(Ordering::Relaxed) > now
+            || self.alarmed.load(Ordering::Relaxed) > now
     }
 
     fn is_suspect(&self, port: PortId, now: u64) -> bool {
-        Self::of(&self.suspected, port).load(Ordering::Relaxed) > now
+        self.alarmed.load(Ordering::Relaxed) > now
+            || Self::of(&self.suspected, port).load(Ordering::Relaxed) > now
     }
 
-    /// It was memory of `port`, found by a worker at `now`, and over at `over`.
+    /// It was memory of `port`, in which `worker` slept for `ns` between `began` and `over`.
     ///
-    /// A page fault may wait for another one, of a worker that sleeps: that one's port pays, which
-    /// is told of first.
-    fn charge(&self, (port, worker): (PortId, u64), ns: u64, (now, over): (u64, u64)) {
-        self.suspect(port, ns, now);
+    /// A page fault may wait for another one, of a worker that sleeps: what both slept at the same
+    /// time is paid for once.
+    fn charge(&self, (port, worker): (PortId, u64), ns: u64, (began, over): (u64, u64)) {
         let who = worker << 16 | u64::from(port.number());
-        let last = self.last.load(Ordering::Relaxed);
+        let last = self.last.swap(who, Ordering::Relaxed);
+        let last_began = self.last_began.swap(began, Ordering::Relaxed);
+        let last_over = self.last_over.swap(over, Ordering::Relaxed);
         let of_another = last >> 16 != worker && last & 0xffff != who & 0xffff;
-        if of_another && self.last_over.load(Ordering::Relaxed) > now {
-            return;
-        }
-        self.last.store(who, Ordering::Relaxed);
-        self.last_over.store(over, Ordering::Relaxed);
-        let due = now.saturating_add(FREE * PRICE);
+        let both = last_over.min(over).saturating_sub(last_began.max(began));
+        let ns = if of_another { ns.saturating_sub(both) } else { ns };
+        self.alarm(ns, over);
+        let due = over.saturating_add(FREE * PRICE);
         let price = ns.saturating_mul(PRICE);
         let paid = Self::of(&self.paid, port);
-        let mut until = paid.load(Ordering::Relaxed).max(now).saturating_add(price);
-        // Beyond what is free, those who are passed over share what one may cause.
+        let before = paid.load(Ordering::Relaxed);
+        let mut until = before.max(over).saturating_add(price);
+        // Beyond what is free, those who are passed over again and again share what one may cause.
+        let again = before > over.saturating_sub(price);
         let beyond = until.saturating_sub(due).min(price);
-        let others = Self::are_later(&self.paid, due).saturating_sub(1);
-        until = until.saturating_add(beyond.saturating_mul(others));
+        let others = Self::are_later(&self.paid, due).saturating_sub(1).min(MOST);
+        if again {
+            until = until.saturating_add(beyond.saturating_mul(others));
+        }
         paid.store(until, Ordering::Relaxed);
         self.latest.fetch_max(until, Ordering::Relaxed);
+        // When it is back it is measured at once.
+        let suspect = until.saturating_add(price);
+        Self::of(&self.suspected, port).fetch_max(suspect, Ordering::Relaxed);
+        self.latest_suspected.fetch_max(suspect, Ordering::Relaxed);
     }
 }
 
@@ -200,8 +213,6 @@ pub(crate) struct Measuring {
     worker: u64,
     /// When this breath began, if it is measured.
     began: Option<Usage>,
-    /// Frames of it were handed to others out of their sender's memory.
-    mixed: bool,
     /// What was used in it to hand frames to others.
     pushing: Usage,
     copy: Copied,
@@ -233,66 +244,55 @@ impl Measuring {
     pub(crate) fn round_is_over(&self, all: &Stalls, before: Usage, now: u64) {
         let stalled = self.used().map_or(0, |after| before.until(after).stalled());
         if stalled > 0 {
-            all.slept(stalled, now);
+            all.took_long(stalled, now);
+            all.alarm(stalled, now);
         }
     }
 
-    /// A breath begins, or something else that touches memory of one port.
+    /// A breath begins, or something else that touches memory of a guest, if `guest` is one.
     #[inline]
-    pub(crate) fn begin(&mut self, all: &Stalls, now: u64) {
-        let measured = now < all.breaths.load(Ordering::Relaxed);
-        self.began = if measured { self.used() } else { None };
+    pub(crate) fn begin(&mut self, all: &Stalls, guest: Option<PortId>, now: u64) {
+        self.began = None;
+        if all.are_some(now) && guest.is_some_and(|port| all.is_suspect(port, now)) {
+            (self.began, self.pushing) = (self.used(), Usage::default());
+        }
     }
 
-    /// It is measured.
+    /// It is over.
     #[inline]
-    pub(crate) fn is_on(&self) -> bool {
-        self.began.is_some()
-    }
-
-    /// It is over, and was of `port`.
-    #[inline]
-    pub(crate) fn end(&mut self, all: &Stalls, port: PortId, now: u64) {
-        if self.began.is_some() {
-            self.end_measured(all, port, now);
+    pub(crate) fn end(&mut self, all: &Stalls, guest: Option<PortId>, now: u64) {
+        if let (Some(began), Some(port)) = (self.began, guest) {
+            self.end_measured(all, port, began, now);
         }
     }
 
     #[cold]
-    fn end_measured(&mut self, all: &Stalls, port: PortId, now: u64) {
-        let (mixed, pushing) = (std::mem::take(&mut self.mixed), std::mem::take(&mut self.pushing));
-        let (Some(began), Some(after)) = (self.began, self.used()) else { return };
-        match began.until(after).stalled() {
-            0 => {}
-            ns if mixed => all.suspect(port, ns, now),
-            _ => self.charge(all, port, began.and(pushing).until(after), (after, now)),
+    fn end_measured(&mut self, all: &Stalls, port: PortId, began: Usage, now: u64) {
+        if let Some(after) = self.used() {
+            self.charge(all, port, began.and(self.pushing).until(after), (after, now));
         }
-        self.began = None;
     }
 
     /// Charges `port` for what was `used` until `after`, in a breath of `now`.
     fn charge(&self, all: &Stalls, port: PortId, used: Usage, (after, now): (Usage, u64)) {
         let ns = used.stalled();
         if ns > 0 {
-            let took = self.began.map_or(0, |began| began.until(after).elapsed);
-            all.charge((port, self.worker), ns, (now, now.saturating_add(took)));
+            let took = self.began.map_or(used, |began| began.until(after)).elapsed;
+            let over = now.saturating_add(took);
+            all.charge((port, self.worker), ns, (over.saturating_sub(used.elapsed), over));
         }
     }
 
-    /// Frames of `source` for `receivers` are to be copied first. Else it is not known whose memory
-    /// it was if this breath sleeps.
+    /// Where to copy this breath's frames for `receivers`, if it or one of them is measured.
     pub(crate) fn copies<'p>(
         &mut self,
         all: &Stalls,
-        source: PortId,
         mut receivers: impl Iterator<Item = &'p PortId>,
         now: u64,
     ) -> Option<Copied> {
-        if all.is_suspect(source, now) || receivers.any(|port| all.is_suspect(*port, now)) {
-            return Some(std::mem::take(&mut self.copy));
-        }
-        self.mixed = true;
-        None
+        self.usage.as_ref()?;
+        let copies = self.began.is_some() || receivers.any(|port| all.is_suspect(*port, now));
+        copies.then(|| std::mem::take(&mut self.copy))
     }
 
     pub(crate) fn give_back(&mut self, copy: Copied) {
@@ -370,5 +370,63 @@ impl Copied {
             }
         }
         copy.give_back(spare);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    fn id(n: usize) -> PortId {
+        PortId::new(n).unwrap()
+    }
+
+    /// `ns` of sleep in memory of a port, from `began` on.
+    fn sleep(all: &Stalls, port: usize, worker: u64, ns: u64, began: u64) {
+        all.charge((id(port), worker), ns, (began, began + ns));
+    }
+
+    #[test]
+    fn a_fault_that_waits_for_another_workers_pays_for_its_own_time_only() {
+        let all = Stalls::new();
+        let over = 2_000 * MS;
+        // A short one does not pay for a long one.
+        sleep(&all, 1, 1, MS, over - 2 * MS);
+        sleep(&all, 2, 2, 100 * MS, over - 100 * MS);
+        assert_eq!(all.left(id(1), over), None);
+        assert_eq!(all.left(id(2), over), Some((99 - FREE / MS) * PRICE * MS));
+        // One that slept while another did has caused nothing.
+        sleep(&all, 3, 1, 90 * MS, over - 91 * MS);
+        assert_eq!(all.left(id(3), over), None);
+        // It is not another one, or there is no other worker.
+        for (port, worker) in [(4, 1), (5, 1), (5, 2)] {
+            sleep(&all, port, worker, 90 * MS, over - 90 * MS);
+            assert!(all.left(id(port), over).is_some());
+        }
+    }
+
+    #[test]
+    fn everybody_is_measured_for_as_long_as_it_was_worth() {
+        let all = Stalls::new();
+        sleep(&all, 1, 1, 25_000, MS);
+        let over = MS + 25_000;
+        assert!(all.is_suspect(id(2), over + 25_000 * PRICE - 1));
+        assert!(!all.is_suspect(id(2), over + 25_000 * PRICE + 1));
+        all.suspect(id(3), MS, over);
+        assert!(all.is_suspect(id(3), over + PRICE * MS - 1));
+        assert!(!all.are_some(over + PRICE * MS));
+    }
+
+    #[test]
+    fn who_is_slow_for_the_first_time_pays_for_itself_alone() {
+        let (all, now) = (Stalls::new(), 1_000_000 * MS);
+        for round in 0..2 {
+            (10..30).for_each(|port| sleep(&all, port, 1, 50 * MS, now + round * MS));
+        }
+        sleep(&all, 1, 1, 50 * MS, now);
+        assert_eq!(all.left(id(1), now + 50 * MS), Some((50 - FREE / MS) * PRICE * MS));
+        assert!(all.left(id(29), now + 50 * MS) > Some(20 * 50 * PRICE * MS));
     }
 }

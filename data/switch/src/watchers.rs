@@ -34,7 +34,7 @@ impl Pass<'_> {
         }
         for monitor in table.monitors() {
             self.show_to(batch, *monitor);
-            used = self.handed(Some(*monitor), used);
+            used = self.handed(self.guest(*monitor), used);
         }
         if let Some(sampling) = &self.entry.policy.sampling {
             self.sample(batch, sampling);

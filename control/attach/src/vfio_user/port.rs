@@ -171,6 +171,10 @@ impl Port for VfioUserPort {
         Some(self.nic.device())
     }
 
+    fn is_guest(&self) -> bool {
+        true
+    }
+
     fn counters(&self) -> &Counters {
         self.nic.counters()
     }

@@ -506,6 +506,10 @@ impl Port for VhostUserPort {
         })
     }
 
+    fn is_guest(&self) -> bool {
+        true
+    }
+
     fn counters(&self) -> &Counters {
         &self.counters
     }

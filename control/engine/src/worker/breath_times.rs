@@ -14,7 +14,13 @@ const LONG: u64 = 5_000;
 const CLOSELY: u64 = 10_000_000_000;
 /// The most that a port pays, in nanoseconds, for a breath that was not told from those before it.
 /// If it took longer, the next round is measured throughout.
-pub(super) const DOUBTED: u64 = 1_000_000;
+const DOUBTED: u64 = 1_000_000;
+
+/// What a breath of so many frames takes at most, in nanoseconds, if nothing is odd: each of them
+/// may go to many ports.
+pub(super) fn usual(frames: usize) -> u64 {
+    200_000 + 2_000 * frames as u64
+}
 
 /// The breaths of a worker, as far as they are measured.
 #[derive(Debug, Default)]

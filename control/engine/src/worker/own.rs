@@ -87,14 +87,16 @@ impl Own {
 
     /// Asks for doorbells of all its lanes; true if there is something already.
     pub(super) fn arm(&self, port: &dyn Port, forwarder: &mut Forwarder, now: u64) -> bool {
-        let arm = || self.lanes.iter().fold(false, |any, lane| port.arm(*lane) | any);
-        forwarder.touches(self.id, now, arm)
+        let lanes = self.lanes.iter();
+        forwarder.touches((self.id, port), now, |port| {
+            lanes.fold(false, |any, lane| port.arm(*lane) | any)
+        })
     }
 
     /// Takes that back.
     pub(super) fn disarm(&self, port: &dyn Port, forwarder: &mut Forwarder, now: u64) {
-        let disarm = || self.lanes.iter().for_each(|lane| port.disarm(*lane));
-        forwarder.touches(self.id, now, disarm);
+        let lanes = self.lanes.iter();
+        forwarder.touches((self.id, port), now, |port| lanes.for_each(|lane| port.disarm(*lane)));
     }
 
     /// Its memory made a worker sleep, and it is not looked at for the next `ns` nanoseconds.

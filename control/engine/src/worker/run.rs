@@ -150,7 +150,7 @@ impl Run {
         if let Some(cpu) = self.cpu {
             keep_to(cpu);
         }
-        vmlan_frame::measure_lock_waits(signal::monotonic);
+        signal::begin_usage();
         // Where it is refused, others run for longer before a worker that was woken.
         let _ = signal::set_slice(SLICE);
         vmlan_sandbox::enter(vmlan_sandbox::Thread::Worker);
@@ -222,15 +222,15 @@ impl Run {
                 if spent > 0 {
                     entry.port.counters().worked(own.lane(), spent);
                 }
-                if spent >= breath_times::DOUBTED {
-                    self.forwarder.took_long(spent, now);
+                if spent >= breath_times::usual(0) {
+                    self.forwarder.took_long(Some(own.id), spent, now);
                 }
                 self.shares.spent(own.id, spent, false);
                 continue;
             }
             let spent = self.times.busy(&mut own.closely, clock);
-            if spent >= breath_times::DOUBTED {
-                self.forwarder.took_long(spent, now);
+            if spent >= breath_times::usual(breath.frames) {
+                self.forwarder.took_long(Some(own.id), spent, now);
             }
             entry.port.counters().worked(own.lane(), spent);
             self.shares.spent(own.id, spent, breath.frames >= MANY);
@@ -369,8 +369,8 @@ impl Run {
         let done = touch(self, now);
         self.forwarder.end_round(begun, now);
         let took = clock(&self.shared).saturating_sub(now);
-        if took >= breath_times::DOUBTED {
-            self.forwarder.took_long(took, now);
+        if took >= breath_times::usual(self.own.len()) {
+            self.forwarder.took_long(None, took, now);
         }
         done
     }
@@ -416,7 +416,7 @@ impl Run {
         let blocked = self.blocked.iter().filter(|_| self.held_ns.is_some());
         for id in blocked {
             let Some(entry) = self.table.get(*id) else { continue };
-            match self.forwarder.touches(*id, now, || entry.port.want_room()) {
+            match self.forwarder.touches((*id, &*entry.port), now, |port| port.want_room()) {
                 false => {}
                 true if entry.port.is_being_changed() => self.being_changed = true,
                 true => any = true,

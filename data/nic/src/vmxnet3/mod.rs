@@ -16,8 +16,8 @@
 //! - A transmit ring is looked at whenever the worker is awake, not only after a doorbell.
 //! - A device that is activated while it is active begins again.
 //! - No queue ever stops: a frame that breaks a rule is dropped, and its descriptors completed.
-//! - Moderation holds interrupts off after one was delivered. The adaptive level holds back completed
-//!   transmissions, and nothing else (`vectors.rs`).
+//! - Moderation holds interrupts off after one was delivered. The adaptive level holds back
+//!   completed transmissions, and nothing else (`vectors.rs`).
 //! - Nothing wakes the guest. There are no plug-ins. Data rings are memory as any other: the
 //!   transmit data ring is reached by its addresses, that for reception is not used.
 //! - QEMU sends register writes without waiting, unless a page of the device can be mapped: BAR2

@@ -27,7 +27,9 @@ impl Trace<'_> {
         match &self.outcome.end {
             End::Refused(reason) => watched && *reason == Reason::NoReceiver,
             End::To(Receiver {
-                fate: Fate::Held | Fate::Dropped(Reason::OverLimit | Reason::TooLong),
+                fate:
+                    Fate::Held
+                    | Fate::Dropped(Reason::OverLimit | Reason::TooLong | Reason::ReceiverFull),
                 ..
             }) => false,
             End::To(to) => watched || watch.ports.has(to.port),
@@ -37,6 +39,11 @@ impl Trace<'_> {
 
     /// `Pass::copy`.
     fn copy(&mut self, port: PortId, entry: &Entry) -> Receiver {
+        let passed_over = self.switch.stalls.left(port, self.now);
+        if let Some(wait_ns) = passed_over {
+            self.step(Some(port), Verdict::Drop, Finding::PassedOver { wait_ns });
+            return Receiver { port, fate: Fate::Dropped(Reason::ReceiverFull) };
+        }
         let fate = match self.over(&entry.policy) {
             Some(finding) => {
                 self.step(Some(port), Verdict::Drop, finding);

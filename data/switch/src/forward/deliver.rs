@@ -19,7 +19,7 @@ impl Pass<'_> {
     pub(super) fn push_measured(&mut self, batch: &mut Batch<'_>, touched: &[PortId]) {
         let (stalls, now) = (&self.switch.stalls, self.now);
         let receivers = touched.iter().chain(self.table.monitors());
-        let copy = self.state.measuring.copies(stalls, self.source, receivers, now);
+        let copy = self.state.measuring.copies(stalls, receivers, now);
         let Some(mut copy) = copy else {
             touched.iter().for_each(|to| self.push(batch, *to));
             return self.show(batch);
@@ -28,13 +28,18 @@ impl Pass<'_> {
             let mut used = self.state.measuring.push();
             for to in touched {
                 self.push(copy, *to);
-                used = self.state.measuring.pushed(stalls, Some(*to), used, now);
+                used = self.state.measuring.pushed(stalls, self.guest(*to), used, now);
             }
             if self.table.watched() {
                 self.watched(copy, Some(used));
             }
         });
         self.state.measuring.give_back(copy);
+    }
+
+    /// `port`, if its memory is a guest's.
+    pub(crate) fn guest(&self, port: PortId) -> Option<PortId> {
+        self.table.get(port).filter(|entry| entry.port.is_guest()).map(|_| port)
     }
 
     /// Second pass, one destination: everything on its list.

@@ -19,7 +19,7 @@ use vmlan_frame::Changed;
 const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 /// A gateway that lived this long had no fault from its start.
 const LIVED: Duration = Duration::from_secs(10);
-/// Messages that wait for the control thread, then the gateway waits; and for a gateway that begins.
+/// Messages that wait for the control thread, then the gateway waits; and for one that begins.
 const WAITING: usize = 1024;
 /// Leases told at once: far less than a message carries, however long their texts.
 pub(super) const LEASES: usize = 256;
