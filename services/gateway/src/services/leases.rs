@@ -45,6 +45,16 @@ struct Held {
     mac: Mac,
     port: String,
     expires: u64,
+    /// It made room for another NIC of its port. Nobody is told of it any more, but its NIC may be
+    /// at work: until it expires others get it last.
+    set_aside: bool,
+}
+
+impl Held {
+    /// Is it a lease at this moment?
+    fn is_live(&self, now: u64) -> bool {
+        self.expires > now && !self.set_aside
+    }
 }
 
 /// All leases. Times are seconds since 1970.
@@ -76,7 +86,8 @@ impl Leases {
     pub(crate) fn restore(&mut self, lease: Lease) {
         let IpAddr::V4(ip) = lease.ip else { return };
         if let Some(mac) = parse_mac(&lease.mac).filter(|_| self.network.is_for_hosts(ip)) {
-            self.put(ip, Held { mac, port: lease.port, expires: lease.expires });
+            let Lease { port, expires, .. } = lease;
+            self.put(ip, Held { mac, port, expires, set_aside: false });
         }
     }
 
@@ -117,33 +128,43 @@ impl Leases {
 
     fn choose(&self, who: Who<'_>, wanted: Option<Ipv4Addr>, now: u64) -> Option<Ipv4Addr> {
         let reserved = self.reserved.get(who.port).copied();
+        let reserved = reserved.filter(|ip| self.may_have(*ip, who, now));
         let before = self.by_mac.get(&who.mac).copied();
-        let known = reserved.into_iter().chain(before).chain(wanted);
-        let mut known = known.filter(|ip| self.is_free(*ip, who, now));
-        known.next().or_else(|| {
-            let (first, last) = self.network.pool();
-            let count = last.to_bits() - first.to_bits() + 1;
-            let start = hash(who.port) % count;
-            let nth = |n: u32| Ipv4Addr::from_bits(first.to_bits() + (start + n) % count);
-            (0..count).map(nth).find(|ip| self.is_free(*ip, who, now))
-        })
+        let (first, last) = self.network.pool();
+        let count = last.to_bits() - first.to_bits() + 1;
+        let start = hash(who.port) % count;
+        let nth = |n: u32| Ipv4Addr::from_bits(first.to_bits() + (start + n) % count);
+        let pool = || (0..count).map(nth);
+        let mut all = before.into_iter().chain(wanted).chain(pool());
+        // Of those that are set aside the oldest, whose NIC is the likeliest to have gone.
+        let oldest = || {
+            let left = pool().filter(|ip| self.may_have(*ip, who, now));
+            left.min_by_key(|ip| self.by_ip.get(ip).map(|held| held.expires))
+        };
+        reserved.or_else(|| all.find(|ip| self.is_free(*ip, who, now))).or_else(oldest)
     }
 
-    /// May `who` have it?
+    /// May `who` have it without being in the way of a NIC that made room?
     fn is_free(&self, ip: Ipv4Addr, who: Who<'_>, now: u64) -> bool {
+        let held = self.by_ip.get(&ip).filter(|held| held.mac != who.mac);
+        self.may_have(ip, who, now) && held.is_none_or(|held| held.expires <= now)
+    }
+
+    /// May `who` have it if no other is left?
+    fn may_have(&self, ip: Ipv4Addr, who: Who<'_>, now: u64) -> bool {
         let is_other_port =
             |(port, reserved): (&String, &Ipv4Addr)| *reserved == ip && port != who.port;
         let leased = self.by_ip.get(&ip);
         let offered = self.offers.iter().any(|o| o.ip == ip && o.mac != who.mac && o.until > now);
         self.network.is_for_hosts(ip)
             && !self.reserved.iter().any(is_other_port)
-            && leased.is_none_or(|held| held.mac == who.mac || held.expires <= now)
+            && leased.is_none_or(|held| held.mac == who.mac || !held.is_live(now))
             && self.declined.get(&ip).is_none_or(|(_, until)| *until <= now)
             && !offered
     }
 
     /// Gives `ip` to `who` until `expires`, if it may have it. A port that has an address reserved
-    /// gets no other while that one is free; one that has many leases loses the oldest.
+    /// gets no other while that one is free; of one that has many leases the oldest is set aside.
     pub(crate) fn request(
         &mut self,
         who: Who<'_>,
@@ -151,34 +172,39 @@ impl Leases {
         hostname: Option<String>,
         (now, expires): (u64, u64),
     ) -> Option<Vec<Change>> {
-        let reserved = self.reserved.get(who.port).filter(|own| **own != ip);
-        let better = reserved.is_some_and(|own| self.is_free(*own, who, now));
-        if better || !self.is_free(ip, who, now) {
+        let reserved = self.reserved.get(who.port).copied();
+        let better = reserved.filter(|own| *own != ip);
+        let better = better.is_some_and(|own| self.may_have(own, who, now));
+        let meant = reserved == Some(ip)
+            || self.offers.iter().any(|o| o.ip == ip && o.mac == who.mac && o.until > now);
+        let free = self.is_free(ip, who, now) || meant && self.may_have(ip, who, now);
+        if better || !free {
             return None;
         }
         self.offers.retain(|offer| offer.mac != who.mac);
         let port = who.port.to_owned();
-        self.put(ip, Held { mac: who.mac, port: port.clone(), expires });
+        self.put(ip, Held { mac: who.mac, port: port.clone(), expires, set_aside: false });
         let mut changes = self.make_room(who, now);
         let lease = Lease { ip: ip.into(), mac: mac_text(who.mac), port, hostname, expires };
         changes.push(Change::Given(lease));
         Some(changes)
     }
 
-    /// Forgets those leases of a port's other NICs, the oldest ones, that are too many.
+    /// Sets those leases of a port's other NICs aside, the oldest ones, that are too many. Its
+    /// reserved address stays.
     fn make_room(&mut self, who: Who<'_>, now: u64) -> Vec<Change> {
-        let others = self
-            .by_ip
-            .iter()
-            .filter(|(_, held)| held.port == who.port && held.mac != who.mac && held.expires > now);
-        let mut others: Vec<_> = others.map(|(ip, held)| (held.expires, *ip)).collect();
-        others.sort_unstable();
-        let many = (others.len() + 1).saturating_sub(LEASES);
-        let forgotten = others.into_iter().take(many).map(|(_, ip)| {
-            self.forget(ip);
-            Change::Released(ip.into())
+        let reserved = self.reserved.get(who.port);
+        let live = self.by_ip.iter_mut();
+        let live = live.filter(|(_, held)| held.port == who.port && held.is_live(now));
+        let mut live: Vec<_> = live.collect();
+        let many = live.len().saturating_sub(LEASES);
+        live.retain(|(ip, held)| held.mac != who.mac && reserved != Some(*ip));
+        live.sort_unstable_by_key(|(ip, held)| (held.expires, **ip));
+        let aside = live.into_iter().take(many).map(|(ip, held)| {
+            held.set_aside = true;
+            Change::Released((*ip).into())
         });
-        forgotten.collect()
+        aside.collect()
     }
 
     /// A client gives its address back. True if it was its own.
@@ -215,14 +241,14 @@ impl Leases {
             let mut named = self.reserved.iter();
             named.find_map(|(port, ip)| port.eq_ignore_ascii_case(name).then_some(*ip))
         };
-        let live = self.by_ip.iter().filter(|(_, held)| held.expires > now);
+        let live = self.by_ip.iter().filter(|(_, held)| held.is_live(now));
         let own = live.filter(|(_, held)| held.port.eq_ignore_ascii_case(name));
         own.max_by_key(|(_, held)| held.expires).map(|(ip, _)| *ip).or_else(reserved)
     }
 
     /// The name of the port that has `ip`.
     pub(crate) fn by_address(&self, ip: Ipv4Addr, now: u64) -> Option<&str> {
-        let live = self.by_ip.get(&ip).filter(|held| held.expires > now);
+        let live = self.by_ip.get(&ip).filter(|held| held.is_live(now));
         live.map(|held| held.port.as_str())
     }
 
@@ -233,7 +259,7 @@ impl Leases {
 
     /// How many addresses are leased at this moment.
     pub(crate) fn count(&self, now: u64) -> usize {
-        self.by_ip.values().filter(|held| held.expires > now).count()
+        self.by_ip.values().filter(|held| held.is_live(now)).count()
     }
 }
 

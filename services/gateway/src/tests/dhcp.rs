@@ -154,6 +154,50 @@ fn a_port_with_many_nics_does_not_have_all_addresses() {
     }
 }
 
+/// The NIC that asked longest ago may be at work still, and goes on with its address.
+#[test]
+fn a_lease_that_made_room_is_given_to_others_last() {
+    let mut lan = Lan::of_a_switch(Setup::default());
+    let mut leases = Vec::new();
+    for n in 0..20 {
+        lan.now += if n % 16 == 0 { 61_000 } else { 1000 };
+        lan.ports.insert(nic(n), "vm1");
+        leases.push(lease(&mut lan, nic(n)).unwrap());
+    }
+    let mut different = leases.clone();
+    different.sort_unstable();
+    different.dedup();
+    assert_eq!(different.len(), 20, "nobody has what another may use");
+    // Nor may a NIC of another port take it, which knows what it wants.
+    lan.ports.insert(nic(100), "vm2");
+    let theft = message(nic(100), DhcpMessageType::Request, Some(leases[0]));
+    assert_eq!(ask(&mut lan, nic(100), &theft).unwrap().0, DhcpMessageType::Nak);
+    lan.now += 61_000;
+    let renewed =
+        DhcpRepr { client_ip: leases[0], ..message(nic(0), DhcpMessageType::Request, None) };
+    assert_eq!(ask(&mut lan, nic(0), &renewed).unwrap().0, DhcpMessageType::Ack);
+    assert_eq!(lease(&mut lan, nic(1)), Some(leases[1]), "who forgot it gets it again, too");
+    // After its time anybody may have it.
+    lan.now += 3_600_000;
+    assert_eq!(ask(&mut lan, nic(100), &theft).unwrap().0, DhcpMessageType::Ack);
+}
+
+#[test]
+fn a_reserved_address_makes_room_for_nobody() {
+    let ip = Ipv4Addr::new(10, 77, 0, 20);
+    let reserved = [("vm1".to_owned(), ip)].into();
+    let mut lan = Lan::of_a_switch(Setup { reserved, ..Setup::default() });
+    for n in 0..40 {
+        lan.now += if n % 16 == 0 { 61_000 } else { 1000 };
+        lan.ports.insert(nic(n), "vm1");
+        assert_eq!(lease(&mut lan, nic(n)).unwrap() == ip, n == 0);
+    }
+    let told = lan.news();
+    assert!(!told.contains(&FromGateway::Released(ip.into())));
+    let released = told.iter().filter(|news| matches!(news, FromGateway::Released(_))).count();
+    assert_eq!(released, 24, "others make room");
+}
+
 /// Each lease that the switch is told of costs those something who serve everybody.
 #[test]
 fn a_guest_that_renews_all_the_time_is_answered_now_and_then() {
