@@ -18,6 +18,8 @@ const IDLE: Duration = Duration::from_secs(2 * 3600 + 240);
 /// The same of one that its guest has begun, once the server has said its last. A client of a
 /// forward, on the other hand, may say its last and then wait for hours.
 const ENDED: Duration = Duration::from_secs(240);
+/// The same of one that its server has reset, for a guest that hears nothing of what is left.
+const BROKEN: Duration = Duration::from_secs(120);
 /// Rounds of copying before others have their turn.
 const ROUNDS: usize = 8;
 
@@ -136,8 +138,12 @@ impl Tcp {
 
     /// When it has been silent for too long.
     fn end(&self) -> Instant {
-        let ended = self.ended && !self.incoming && matches!(self.guest, Guest::Talks(_));
-        self.last + if ended { ENDED } else { IDLE }
+        let most = match &self.guest {
+            Guest::Talks(_) if self.broken => BROKEN,
+            Guest::Talks(_) if self.ended && !self.incoming => ENDED,
+            _ => IDLE,
+        };
+        self.last + most
     }
 
     /// Has the host's half arrived?
@@ -167,19 +173,20 @@ impl Tcp {
 
     /// A packet of the guest's.
     pub(crate) fn packet<'a>(&mut self, packet: &'a [u8], wire: &mut Wire<'a>, now: Instant) {
-        if !matches!(self.guest, Guest::Left(_)) {
-            self.last = now;
-        }
         match &mut self.guest {
             // It asks again: it will be answered when the server is.
-            Guest::Waits(_) => {}
+            Guest::Waits(_) => self.last = now,
             // A SYN of the same port is not refused: it comes again, when this flow has ended.
             // Until then only the server can lengthen it.
             Guest::Left(_) => {}
             Guest::Talks(stack) => {
-                let was = stack.socket().state();
+                let (was, waited) = (stack.socket().state(), stack.socket().send_queue());
                 stack.input(packet, wire, now);
                 let is = stack.socket().state();
+                // Once it is broken nothing that the guest says has a way to go.
+                if !self.broken || stack.socket().send_queue() < waited {
+                    self.last = now;
+                }
                 let heard_all = was == State::LastAck && is == State::Closed && !is_reset(packet);
                 self.parted |= heard_all || is == State::TimeWait;
             }

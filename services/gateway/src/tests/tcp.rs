@@ -292,3 +292,37 @@ fn a_reset_waits_for_a_silent_guest_for_two_minutes() {
         assert_eq!(raw.flows(), flows);
     }
 }
+
+/// It reads nothing, and goes on speaking to a server that has gone.
+#[test]
+fn a_reset_waits_for_a_guest_that_hears_something_every_two_minutes() {
+    let (mut raw, mut server) = Raw::new();
+    raw.put(|repr| repr.window_len = 0);
+    server.write_all(b"why").unwrap();
+    rustix::net::sockopt::set_socket_linger(&server, Some(Duration::ZERO)).unwrap();
+    drop(server);
+    let speak = |raw: &mut Raw, window: u16| {
+        raw.put(|repr| (repr.window_len, repr.payload) = (window, b"more"));
+        raw.next.0 += 4;
+        raw.hear();
+    };
+    for _ in 0..2 {
+        speak(&mut raw, 1);
+        // It acknowledges the byte that it had room for.
+        speak(&mut raw, 0);
+        raw.lan.now += 100_000;
+        raw.lan.turn();
+        assert_eq!(raw.flows(), 1, "it hears the rest, slowly");
+    }
+    for flows in [1, 0] {
+        speak(&mut raw, 0);
+        raw.lan.now += 15_000;
+        raw.lan.turn();
+        assert_eq!(raw.flows(), flows);
+    }
+    let is_reset = |frame: &Vec<u8>| {
+        let tcp = packet(frame).filter(|ip| ip.protocol == IpProtocol::Tcp);
+        tcp.is_some_and(|ip| TcpPacket::new_checked(ip.payload).unwrap().rst())
+    };
+    assert!(raw.lan.take().iter().any(is_reset), "it is told");
+}
