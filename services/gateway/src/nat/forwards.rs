@@ -23,7 +23,8 @@ pub(crate) const FIRST: u64 = 1 << 40;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Connections that wait, in all and of one forward.
 const WAITING: (usize, usize) = (256, 32);
-/// How often the LAN is asked for a guest, however many wait for it.
+/// How often the LAN is asked for a guest, however many wait for it, and how often it is tried to
+/// accept connections where that failed.
 const AGAIN: Duration = Duration::from_secs(1);
 /// How often it is tried to listen where that was not possible: an address may be missing until the
 /// host's network is up, and a port be another program's that ends, like the gateway before this.
@@ -50,6 +51,8 @@ struct Listener {
     /// When it is looked at though nothing comes. Until then its guest is not asked for, nor is it
     /// tried to listen.
     again: Option<Instant>,
+    /// When it is tried to accept again, if that failed.
+    accept: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -94,6 +97,7 @@ impl Forwards {
                 ready: false,
                 waiting: VecDeque::new(),
                 again,
+                accept: None,
             });
         }
     }
@@ -102,6 +106,13 @@ impl Forwards {
     pub(crate) fn news(&mut self) -> Option<Vec<(Forward, Option<String>)>> {
         let of = |l: &Listener| (l.forward.clone(), l.socket.as_ref().err().cloned());
         std::mem::take(&mut self.has_news).then(|| self.listeners.iter().map(of).collect())
+    }
+
+    /// What listens for a forward.
+    #[cfg(test)]
+    pub(crate) fn socket(&self, forward: &Forward) -> Option<Rc<OwnedFd>> {
+        let found = self.listeners.iter().find(|l| l.forward == *forward);
+        found.and_then(|l| l.socket.clone().ok())
     }
 
     /// A socket that listens has news.
@@ -118,7 +129,8 @@ impl Forwards {
     /// When some listener is to be looked at though nothing comes.
     pub(crate) fn due(&self) -> Option<Instant> {
         let ends = |l: &Listener| l.waiting.front().map(|waiting| waiting.until);
-        self.listeners.iter().flat_map(|l| ends(l).into_iter().chain(l.again)).min()
+        let due = |l: &Listener| [ends(l), l.again, l.accept].into_iter().flatten().min();
+        self.listeners.iter().filter_map(due).min()
     }
 
     /// Takes what came, and looks whether the guests of those who wait are there.
@@ -126,8 +138,11 @@ impl Forwards {
         let mut waiting: usize = self.listeners.iter().map(|l| l.waiting.len()).sum();
         for listener in &mut self.listeners {
             if listener.again.is_some_and(|at| io.now >= at) {
-                (listener.again, listener.ready) = (None, listener.socket.is_ok());
+                listener.again = None;
                 self.has_news |= listener.listen_again(nat, io.now);
+            }
+            if listener.accept.is_some_and(|at| io.now >= at) {
+                (listener.accept, listener.ready) = (None, true);
             }
             waiting -= listener.waiting.len();
             if listener.ready
@@ -170,7 +185,7 @@ impl Listener {
                 Err(Errno::INTR | Errno::CONNABORTED) => return true,
                 // Without descriptors it waits: nobody says when there are some.
                 Err(_) => {
-                    self.again = Some(now + AGAIN);
+                    self.accept = Some(now + AGAIN);
                     return false;
                 }
             }

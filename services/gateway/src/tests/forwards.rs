@@ -177,6 +177,29 @@ fn a_guest_is_asked_for_once_a_second_and_its_forward_leaves_room_for_others() {
     assert_eq!(waiting(&mut all), 0, "the guest was not found");
 }
 
+/// Nothing can be accepted, as without descriptors: those who came before wait for their guest.
+#[test]
+fn a_guest_is_asked_for_though_nobody_else_can_be_accepted() {
+    let forward = of_connections("10.77.0.99");
+    let mut lan = lan(std::slice::from_ref(&forward));
+    let _waits = connect(&forward);
+    lan.turn();
+    assert_eq!(sent(&mut lan), (1, 0));
+    let socket = lan.gateway.forwards().socket(&forward).unwrap();
+    rustix::net::shutdown(&*socket, rustix::net::Shutdown::Both).unwrap();
+    lan.now = 500;
+    lan.turn();
+    assert_eq!(sent(&mut lan), (0, 0));
+    for second in 1..5 {
+        lan.now = second * 1000;
+        lan.turn();
+        assert_eq!(sent(&mut lan), (1, 0));
+        lan.now += 500;
+        lan.turn();
+        assert!(lan.gateway.due().unwrap() > lan.time(), "it does not try without end");
+    }
+}
+
 /// A gateway of a switch that has the lease of a NIC at a port.
 fn with_lease(forward: &Forward) -> Lan {
     let forwards = vec![forward.clone()];
