@@ -75,11 +75,11 @@ fn a_forward_that_is_taken_back_gives_its_port_back() {
 
 /// As the switch is told: each forward, and whether something is wrong with it.
 fn stands(lan: &mut Lan) -> Option<Vec<bool>> {
-    let told = lan.news().into_iter().filter_map(|news| match news {
+    let mut told = lan.news().into_iter().filter_map(|news| match news {
         FromGateway::Forwards(list) => Some(list.iter().map(|(_, e)| e.is_some()).collect()),
         _ => None,
     });
-    told.last()
+    told.next_back()
 }
 
 #[test]
