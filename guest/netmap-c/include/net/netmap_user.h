@@ -210,8 +210,9 @@ nm_close(struct nm_desc *d)
  * Opens a port. The name says which rings, as in netmap: NAME^, NAME*, NAME{N, NAME}N; if it does
  * not, the bits of NR_REG_MASK in `flags`, or in nr_flags of `req` with nr_ringid. Of `flags` also
  * NETMAP_NO_TX_POLL and NETMAP_DO_RX_POLL count; of `req` nr_flags, nr_arg3 (extra buffers) and the
- * slots (of a pipe); of `arg` the same, by NM_OPEN_*. NULL and errno where it fails. With
- * NM_OPEN_IFNAME it does: nr_name of `arg` has no room for most addresses.
+ * slots (of a pipe); of `arg` the same, by NM_OPEN_*. With NM_OPEN_IFNAME nr_ringid and nr_flags
+ * are those of `arg`, which must be of the same port: its nr_name has no room for most addresses,
+ * so `name` is opened. NULL and errno where it fails.
  */
 static inline struct nm_desc *
 nm_open(const char *name, const struct nmreq *req, uint64_t flags, const struct nm_desc *arg)
@@ -227,7 +228,7 @@ nm_open(const char *name, const struct nmreq *req, uint64_t flags, const struct 
 	if (vmlan_netmap_parse(name, &parsed) < 0)
 		return NULL;
 	/* Here pipes are known by numbers. */
-	if ((parsed.pipe_base && !parsed.pipe_mode) || (arg && (flags & NM_OPEN_IFNAME))) {
+	if (parsed.pipe_base && !parsed.pipe_mode) {
 		errno = EINVAL;
 		return NULL;
 	}
@@ -265,6 +266,17 @@ nm_open(const char *name, const struct nmreq *req, uint64_t flags, const struct 
 	d->req.nr_flags = (d->req.nr_flags & ~NR_REG_MASK) | (uint32_t)parsed.flags | mode;
 	vmlan_netmap_name_(d->req.nr_name, sizeof(d->req.nr_name), base, parsed.len);
 	d->req.nr_ringid &= NETMAP_RING_MASK;
+	if (arg && (flags & NM_OPEN_IFNAME)) {
+		if (strncmp(d->req.nr_name, arg->req.nr_name, sizeof(d->req.nr_name)) != 0) {
+			errno = EINVAL;
+			goto fail;
+		}
+		d->req.nr_ringid = arg->req.nr_ringid;
+		d->req.nr_flags = arg->req.nr_flags;
+		mode = d->req.nr_flags & NR_REG_MASK;
+		if (mode == 0)
+			mode = NR_REG_ALL_NIC;
+	}
 	d->req.nr_ringid |= (uint16_t)(flags & (NETMAP_NO_TX_POLL | NETMAP_DO_RX_POLL));
 	memset(&port, 0, sizeof(port));
 	port.extra_bufs = d->req.nr_arg3;

@@ -70,11 +70,11 @@ modes(const char *address)
 	CHECK(vmlan_netmap_open("x{1", NR_REG_PIPE_MASTER, 1, 0, NULL) == -1 && errno == EFAULT);
 }
 
-/* Slots come from another descriptor, a name does not. */
+/* Slots come from another descriptor. Rings and flags do, if it is one of the same port. */
 static void
 inherited(void)
 {
-	struct nm_desc from, *d;
+	struct nm_desc from, *d, *parent;
 
 	memset(&from, 0, sizeof(from));
 	from.self = &from;
@@ -87,6 +87,20 @@ inherited(void)
 	d = nm_open("netmap:own{1", NULL, NM_OPEN_IFNAME, NULL);
 	CHECK(d != NULL);
 	nm_close(d);
+	/* As programs with a thread for each ring do: the descriptor of another thread, changed. */
+	parent = nm_open("netmap:own-of-a-long-name{1", NULL, 0, NULL);
+	CHECK(parent != NULL);
+	from = *parent;
+	from.self = &from;
+	from.req.nr_flags = NR_REG_PIPE_SLAVE | NR_TX_RINGS_ONLY;
+	from.req.nr_ringid = 2 | NETMAP_NO_TX_POLL;
+	d = nm_open("netmap:own-of-a-long-name{1", NULL, NM_OPEN_IFNAME | NETMAP_DO_RX_POLL, &from);
+	CHECK(d != NULL && d->req.nr_flags == from.req.nr_flags);
+	CHECK(d->req.nr_ringid == (2 | NETMAP_NO_TX_POLL | NETMAP_DO_RX_POLL));
+	CHECK(strcmp(d->req.nr_name, "own-of-a-long-n") == 0);
+	CHECK(d->first_tx_ring == 0 && d->first_rx_ring > d->last_rx_ring);
+	nm_close(d);
+	nm_close(parent);
 }
 
 /* A ring that somebody has for itself, or that somebody has. */
