@@ -8,6 +8,10 @@ const WINDOW: u64 = 1 << 16;
 /// Senders' queues that are kept apart; a neighbour that makes up addresses must not fill our
 /// memory.
 const STREAMS: usize = 256;
+/// Of streams that come and go, one that was silent while so many numbers of others came gives its
+/// place to a new one. More than [`STREAMS`] at a time must not drive each other out: none of them
+/// would be followed.
+const SILENT: u64 = 4096;
 /// No stream loses so many at once: it is another one, or its payload has no numbers.
 const JUMP: u64 = 1 << 32;
 /// Number 0 again after so many is another run of the sender, not a frame that came twice.
@@ -34,6 +38,8 @@ pub(crate) struct Faults {
 #[derive(Debug)]
 struct Stream {
     key: u64,
+    /// [`Sequences::clock`] when it was heard.
+    heard: u64,
     /// The next number expected.
     next: u64,
     /// One bit for each of the last [`WINDOW`] numbers: it came.
@@ -49,6 +55,8 @@ struct Stream {
 pub(crate) struct Sequences {
     streams: Vec<Stream>,
     latest: usize,
+    /// Numbers that came, of whomever.
+    clock: u64,
     faults: Faults,
     /// What came before the first number, or before a jump of [`JUMP`], is not lost.
     running: bool,
@@ -57,7 +65,7 @@ pub(crate) struct Sequences {
 impl Stream {
     fn new(key: u64) -> Self {
         let seen = vec![0; (WINDOW / 64) as usize].into();
-        Self { key, next: 0, seen, lanes: [0; LANES] }
+        Self { key, heard: 0, next: 0, seen, lanes: [0; LANES] }
     }
 
     fn bit(number: u64) -> (usize, u64) {
@@ -127,28 +135,39 @@ impl Sequences {
     pub(crate) fn note(&mut self, sender: [u8; 6], queue: u8, number: u64, lane: usize) -> bool {
         let [a, b, c, d, e, f] = sender;
         let key = u64::from_be_bytes([0, queue, a, b, c, d, e, f]);
+        self.clock += 1;
         if self.streams.get(self.latest).is_none_or(|stream| stream.key != key) {
             let known = self.streams.iter().position(|stream| stream.key == key);
-            if known.is_none() && self.streams.len() == STREAMS {
-                return false;
-            }
-            self.latest = known.unwrap_or(self.streams.len());
-            if known.is_none() {
-                self.streams.push(Stream::new(key));
-            }
+            let Some(at) = known.or_else(|| self.place_for(key)) else { return false };
+            self.latest = at;
         }
         self.faults.seen += 1;
         let stream = &mut self.streams[self.latest];
+        stream.heard = self.clock;
         if stream.starts_over(number) {
             // Earlier counts stay.
             self.faults.restarts += 1;
-            *stream = Stream::new(key);
+            *stream = Stream { heard: self.clock, ..Stream::new(key) };
         }
         if self.running && (stream.next == 0 || number.saturating_sub(stream.next) >= JUMP) {
             stream.join(number);
         }
         stream.note(number, lane, &mut self.faults);
         true
+    }
+
+    /// Begins a stream.
+    fn place_for(&mut self, key: u64) -> Option<usize> {
+        if self.streams.len() < STREAMS {
+            self.streams.push(Stream::new(key));
+            return Some(self.streams.len() - 1);
+        }
+        let (at, stream) = self.streams.iter_mut().enumerate().min_by_key(|(_, s)| s.heard)?;
+        if !self.running || self.clock - stream.heard <= SILENT {
+            return None;
+        }
+        *stream = Stream::new(key);
+        Some(at)
     }
 
     pub(crate) fn faults(&self) -> Faults {

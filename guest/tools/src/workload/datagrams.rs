@@ -19,7 +19,8 @@ impl Gaps {
         Self(Sequences::of_running_streams())
     }
 
-    /// A datagram's number. Senders that are too many to be followed have no gaps.
+    /// A datagram's number. Of more than 256 senders at a time some are not followed:
+    /// they have no gaps.
     pub(crate) fn note(&mut self, from: SocketAddr, number: u64, tally: &mut Tally) {
         let SocketAddr::V4(from) = from else { return };
         let ([a, b, c, d], [e, f]) = (from.ip().octets(), from.port().to_be_bytes());

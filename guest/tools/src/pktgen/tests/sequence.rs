@@ -73,6 +73,29 @@ fn queues_and_senders_are_kept_apart_and_their_number_is_bounded() {
 }
 
 #[test]
+fn a_sink_forgets_who_is_silent_for_new_senders_and_nobody_else() {
+    let sender = |n: u32| {
+        let [a, b, c, d] = n.to_be_bytes();
+        [a, b, c, d, 1, 1]
+    };
+    let mut sequences = Sequences::of_running_streams();
+    // One run after the other; each loses one.
+    for run in 0..1000 {
+        for number in (0..50).chain(51..101) {
+            assert!(sequences.note(sender(run), 0, number, 0), "run {run}");
+        }
+    }
+    assert_eq!(Faults { seen: 0, ..sequences.faults() }, wrong(1000, 0, 0));
+    // 300 at a time: some are not followed, and those that are stay.
+    let mut sequences = Sequences::of_running_streams();
+    for number in (0..50).chain(51..101) {
+        let followed = (0..300).filter(|n| sequences.note(sender(*n), 0, number, 0));
+        assert_eq!(followed.count(), 256);
+    }
+    assert_eq!(Faults { seen: 0, ..sequences.faults() }, wrong(256, 0, 0));
+}
+
+#[test]
 fn order_is_judged_within_a_lane_of_ours() {
     let mut sequences = Sequences::default();
     // Each lane in order, but one is looked at later; then 3 comes after 7 on the same.
