@@ -133,17 +133,15 @@ impl Station {
         if workload.kind == Kind::Frames {
             return self.generate(row, workload.bytes, time, warm_up);
         }
-        let warm_up = format!("--warmup {:.2}", warm_up.as_secs_f64());
+        let [warm_up, span] = spans(time, warm_up);
         let server = match row.has_nic() {
             true => Some(Server::start(self.end(to), to, workload, &warm_up)?),
             false => None,
         };
         let ip = if row.has_nic() { self.end(to).ip() } else { NOWHERE }.to_owned();
         let (client, bytes, kind) = (workload.client(), workload.bytes, workload.kind);
-        let seconds = (time.as_secs_f64()).max(0.1);
         let command = format!(
-            "{} load -f {client} --to {ip} -l {bytes} -T {seconds:.2} {warm_up} -w 60 --json \
-             2> /dev/null",
+            "{} load -f {client} --to {ip} -l {bytes} {span} {warm_up} -w 60 --json 2> /dev/null",
             program(from)
         );
         let before = self.counts()?;
@@ -237,6 +235,12 @@ fn measured([sent, value]: [f64; 2], counts: Option<(Counts, Counts)>) -> Measur
     }
 }
 
+/// `vmlan load`'s words for a warm-up, and for a run in which `time` is left to be measured.
+fn spans(time: Duration, warm_up: Duration) -> [String; 2] {
+    let run = time.max(Duration::from_millis(100)) + warm_up;
+    [("--warmup", warm_up), ("-T", run)].map(|(key, t)| format!("{key} {:.2}", t.as_secs_f64()))
+}
+
 /// The address of the host's TAP device.
 fn host_mac(host: &mut NetNs) -> Result<String, Failure> {
     let said = host.sh(&format!("ip -j link show {TAP}"))?;
@@ -296,5 +300,18 @@ impl Server {
         let gone = format!("while kill -0 {pid} 2> /dev/null; do sleep 0.05; done");
         // What is still in its socket's buffer is taken first.
         json(&host.sh(&format!("sleep 0.1; kill -INT {pid}; {gone}; cat {said}"))?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_is_longer_than_its_warm_up_by_what_is_measured() {
+        for (ms, run) in [(0, "-T 0.50"), (200, "-T 0.60"), (400, "-T 0.80"), (2000, "-T 2.40")] {
+            let spans = spans(Duration::from_millis(ms), Duration::from_millis(400));
+            assert_eq!(spans, ["--warmup 0.40", run]);
+        }
     }
 }
