@@ -10,6 +10,7 @@ use crate::native::host::{self, Peer};
 use crate::native::pair::News;
 use crate::native::{Lab, Plug, Setup, Technique, Window};
 use std::time::Duration;
+use vmlan_harness::Pin;
 
 /// The guest on port `a`.
 pub(super) const GUEST: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
@@ -157,7 +158,7 @@ impl Job<'_> {
     pub(super) fn guest_to_host(self) -> Result<Measured, Failure> {
         let (threads, bytes) = (self.threads.to_string(), self.workload.bytes.to_string());
         let mut lab = self.beside_host()?;
-        let mut peer = Peer::server()?;
+        let mut peer = Peer::server(self.host_pin())?;
         let (to, here) = (host::ADDRESS.to_string(), format!("{GUEST}/24"));
         let client = ["--threads", &threads, "-l", &bytes, "--to", &to];
         let a = lab.ready_guest("a", &self.words(&here, self.workload.client(), &client))?;
@@ -180,13 +181,21 @@ impl Job<'_> {
         let a = lab.ready_guest("a", &a)?;
         let bytes = usize::try_from(self.workload.bytes).unwrap_or(0);
         let is_stream = self.workload.kind == Kind::Stream;
-        let mut peer =
-            if is_stream { Peer::writer(GUEST, bytes) } else { Peer::sender(GUEST, bytes)? };
+        let pin = self.host_pin();
+        let mut peer = match is_stream {
+            true => Peer::writer(pin, GUEST, bytes),
+            false => Peer::sender(pin, GUEST, bytes)?,
+        };
         let seen = lab.measure(vec![a], self.time, self.news, &mut || peer.mark())?;
         let value = value(self.workload.kind, &seen.said[0])?;
         let rates = peer.rates();
         let sent = if is_stream { rates.mbit } else { rates.messages / 1000.0 };
         checked(Measured { value, sent, window: seen.window })
+    }
+
+    /// The host is where the guest on `b` would be.
+    fn host_pin(&self) -> Pin {
+        self.setup.cores.of(Some("b"))
     }
 
     fn beside_host(&self) -> Result<Lab, Failure> {

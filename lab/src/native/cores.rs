@@ -28,8 +28,8 @@ impl Cores {
         if cores <= 2 { Self::Free } else { Self::Two }
     }
 
-    /// For the guest on this port; `None`: the switch.
-    pub(super) fn of(self, port: Option<&str>) -> Pin {
+    /// For the guest on this port, or who is there in a guest's place; `None`: the switch.
+    pub(crate) fn of(self, port: Option<&str>) -> Pin {
         match (self, port) {
             (Self::Free, _) => Pin::Free,
             (Self::Two, _) => Pin::Ends,

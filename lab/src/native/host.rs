@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use crate::failure::Failure;
 use crate::sys;
 use vmlan_config::human_text::to_f64;
+use vmlan_harness::Pin;
 
 /// The switch's port to it.
 pub(crate) const PORT: &str = "host=tap:vmlanbench0";
@@ -110,6 +111,7 @@ pub(crate) struct Peer {
     moved: Arc<Moved>,
     threads: Vec<JoinHandle<()>>,
     marks: Vec<(Instant, u64, u64)>,
+    pin: Pin,
 }
 
 /// For each second between the first and the last mark.
@@ -122,19 +124,24 @@ pub(crate) struct Rates {
 }
 
 impl Peer {
-    fn new() -> Self {
-        Self { moved: Arc::default(), threads: Vec::new(), marks: Vec::new() }
+    fn new(pin: Pin) -> Self {
+        Self { moved: Arc::default(), threads: Vec::new(), marks: Vec::new(), pin }
     }
 
     fn run(&mut self, work: impl FnOnce(&Moved) + Send + 'static) {
-        let moved = self.moved.clone();
-        self.threads.push(spawn(move || work(&moved)));
+        let (moved, pin) = (self.moved.clone(), self.pin);
+        self.threads.push(spawn(move || {
+            if let Err(e) = pin.this_thread() {
+                eprintln!("a thread of the host runs on any core: {e}");
+            }
+            work(&moved);
+        }));
     }
 
     /// A sink for datagrams and streams, and an echo for requests.
-    pub(crate) fn server() -> Result<Self, Failure> {
+    pub(crate) fn server(pin: Pin) -> Result<Self, Failure> {
         let fail = |e| Failure::Failed(format!("the host's sockets at {ADDRESS}: {e}"));
-        let mut peer = Self::new();
+        let mut peer = Self::new(pin);
         let datagrams = UdpSocket::bind((ADDRESS, SINK)).map_err(fail)?;
         datagrams.set_read_timeout(Some(NAP)).map_err(fail)?;
         peer.run(move |moved| {
@@ -165,12 +172,12 @@ impl Peer {
     }
 
     /// Sends datagrams of `bytes` to the sink of the guest at `to`, as fast as the kernel lets it.
-    pub(crate) fn sender(to: Ipv4Addr, bytes: usize) -> Result<Self, Failure> {
+    pub(crate) fn sender(pin: Pin, to: Ipv4Addr, bytes: usize) -> Result<Self, Failure> {
         let fail = |e| Failure::Failed(format!("the host's socket at {ADDRESS}: {e}"));
         let socket = UdpSocket::bind((ADDRESS, 0)).map_err(fail)?;
         socket.set_write_timeout(Some(NAP)).map_err(fail)?;
         socket.connect(SocketAddr::from((to, SINK))).map_err(fail)?;
-        let mut peer = Self::new();
+        let mut peer = Self::new(pin);
         peer.run(move |moved| {
             let payload = vec![0x5a; bytes];
             while !moved.is_over() {
@@ -185,8 +192,8 @@ impl Peer {
     }
 
     /// Writes `bytes` at a time to a connection to the sink of the guest at `to`.
-    pub(crate) fn writer(to: Ipv4Addr, bytes: usize) -> Self {
-        let mut peer = Self::new();
+    pub(crate) fn writer(pin: Pin, to: Ipv4Addr, bytes: usize) -> Self {
+        let mut peer = Self::new(pin);
         peer.run(move |moved| {
             let payload = vec![0x5a; bytes];
             while !moved.is_over() {
@@ -296,6 +303,17 @@ fn echo(mut stream: TcpStream, moved: &Moved) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn its_threads_are_pinned_as_a_guest_is() {
+        let (tell, told) = std::sync::mpsc::channel();
+        Peer::new(Pin::First).run(move |_| {
+            tell.send(std::fs::read_to_string("/proc/thread-self/status").unwrap()).unwrap();
+        });
+        let status = told.recv().unwrap();
+        let cores = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+        assert!(cores.unwrap().trim().parse::<usize>().is_ok(), "one core: {cores:?}");
+    }
 
     #[test]
     fn without_the_device_there_is_no_host_to_talk_to() {
