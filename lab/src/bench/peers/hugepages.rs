@@ -1,25 +1,28 @@
 //! Hugepages for DPDK: raised for the run, restored afterwards.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File, TryLockError};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use vmlan_harness::{HarnessError, Result};
 
 /// Looks for more after the first.
 const ATTEMPTS: u32 = 5;
 
+/// Of the whole machine: whoever changes the numbers of the nodes holds its lock.
 const NR: &str = "/proc/sys/vm/nr_hugepages";
 
-/// Puts the old number back when dropped.
+/// Puts the old numbers back when dropped.
 #[derive(Debug)]
 pub(super) struct Hugepages {
-    before: Option<u64>,
+    before: Vec<(Pool, u64)>,
     /// Until then nobody else takes a raised number for the old one.
     _lock: File,
 }
 
 impl Hugepages {
-    /// Sees to it that `mib` MiB of hugepages are free.
+    /// Sees to it that so many MiB of hugepages are free on these NUMA nodes: DPDK takes them from
+    /// the node that it is told, or on which its thread runs, and from no other one.
     ///
     /// No hugetlbfs mount is made: every DPDK process is started with `--in-memory`, which takes
     /// its pages by memfd.
@@ -27,41 +30,47 @@ impl Hugepages {
     /// # Errors
     /// [`HarnessError::Missing`] when the kernel cannot find so much contiguous memory, or while
     /// another program like this holds some.
-    pub(super) fn reserve(mib: u64) -> Result<Self> {
-        // Are there any at all?
-        Info::read()?;
-        let lock = lock(Path::new(NR))?;
-        let info = Info::read()?;
-        let need = (mib * 1024).div_ceil(info.page_kib);
-        if info.free >= need {
-            return Ok(Self { before: None, _lock: lock });
+    pub(super) fn reserve(mib: &BTreeMap<usize, u64>) -> Result<Self> {
+        let page_kib = page_kib()?;
+        let mut pages = Self { before: Vec::new(), _lock: lock(Path::new(NR))? };
+        for (node, mib) in mib {
+            let need = (mib * 1024).div_ceil(page_kib);
+            pages.raise(Pool::of(Path::new("/sys"), *node, page_kib), need)?;
         }
-        write_nr(info.total + need - info.free)?;
-        let guard = Self { before: Some(info.total), _lock: lock };
+        Ok(pages)
+    }
+
+    fn raise(&mut self, pool: Pool, need: u64) -> Result<()> {
+        let before = pool.read()?;
+        let Some(total) = before.raised(need) else { return Ok(()) };
+        self.before.push((pool.clone(), before.total));
+        pool.write(total)?;
         for _ in 0..ATTEMPTS {
-            if Info::read()?.free >= need {
+            if pool.read()?.free >= need {
                 break;
             }
             // Memory is in pieces, or holds files. If the kernel cannot, what follows says so.
             let _ = fs::write("/proc/sys/vm/drop_caches", "1");
             let _ = fs::write("/proc/sys/vm/compact_memory", "1");
-            write_nr(info.total + need - info.free)?;
+            pool.write(total)?;
         }
-        let free = Info::read()?.free;
+        let free = pool.read()?.free;
         if free < need {
             return Err(HarnessError::missing(
-                format!("only {free} of {need} hugepages of {} KiB could be had", info.page_kib),
+                format!("only {free} of {need} hugepages could be had: {}", pool.0.display()),
                 "free some memory, or boot with hugepages=N on the kernel's command line",
             ));
         }
-        Ok(guard)
+        Ok(())
     }
 }
 
 impl Drop for Hugepages {
     fn drop(&mut self) {
-        if let Some(Err(error)) = self.before.map(write_nr) {
-            eprintln!("peers: {}", error.chain());
+        for (pool, total) in &self.before {
+            if let Err(error) = pool.write(*total) {
+                eprintln!("peers: {}", error.chain());
+            }
         }
     }
 }
@@ -79,34 +88,67 @@ fn lock(path: &Path) -> Result<File> {
     }
 }
 
-fn write_nr(pages: u64) -> Result<()> {
-    fs::write(NR, pages.to_string()).map_err(HarnessError::io(format!("write {pages} to {NR}")))
+/// The NUMA node of a core; the first one where the kernel knows of none.
+pub(super) fn node(core: usize) -> usize {
+    let of = fs::read_dir(format!("/sys/devices/system/cpu/cpu{core}"));
+    let names = of.into_iter().flatten().flatten().map(|entry| entry.file_name());
+    let number = |name: std::ffi::OsString| name.to_str()?.strip_prefix("node")?.parse().ok();
+    names.filter_map(number).next().unwrap_or(0)
+}
+
+/// The folder with the numbers of one node's pages.
+#[derive(Clone, Debug)]
+struct Pool(PathBuf);
+
+impl Pool {
+    /// Where the kernel knows of no nodes, that of the machine.
+    fn of(sys: &Path, node: usize, page_kib: u64) -> Self {
+        let size = format!("hugepages/hugepages-{page_kib}kB");
+        let own = sys.join(format!("devices/system/node/node{node}")).join(&size);
+        Self(if own.is_dir() { own } else { sys.join("kernel/mm").join(size) })
+    }
+
+    fn read(&self) -> Result<Pages> {
+        let number = |name: &str| {
+            let path = self.0.join(name);
+            let text = fs::read_to_string(&path).map_err(HarnessError::file(&path))?;
+            let number = text.trim().parse();
+            number.map_err(|_| HarnessError::NoFigure(format!("{}: {text}", path.display())))
+        };
+        Ok(Pages { total: number("nr_hugepages")?, free: number("free_hugepages")? })
+    }
+
+    fn write(&self, total: u64) -> Result<()> {
+        let path = self.0.join("nr_hugepages");
+        fs::write(&path, total.to_string()).map_err(HarnessError::file(&path))
+    }
 }
 
 #[derive(Debug, PartialEq, Eq)]
-struct Info {
+struct Pages {
     total: u64,
     free: u64,
-    page_kib: u64,
 }
 
-impl Info {
-    fn read() -> Result<Self> {
-        let text =
-            fs::read_to_string("/proc/meminfo").map_err(HarnessError::io("read /proc/meminfo"))?;
-        Self::parse(&text).ok_or_else(|| {
-            HarnessError::missing("this kernel has no hugepages", "use one with CONFIG_HUGETLBFS")
-        })
+impl Pages {
+    /// How many there are to be in all for `need` to be free; `None`: they are.
+    fn raised(&self, need: u64) -> Option<u64> {
+        (self.free < need).then(|| self.total + need - self.free)
     }
+}
 
-    fn parse(text: &str) -> Option<Self> {
-        let field = |name: &str| {
-            let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
-            line.split_whitespace().next()?.parse().ok()
-        };
-        let page_kib = field("Hugepagesize").filter(|&kib| kib > 0)?;
-        Some(Self { total: field("HugePages_Total")?, free: field("HugePages_Free")?, page_kib })
-    }
+fn page_kib() -> Result<u64> {
+    let text =
+        fs::read_to_string("/proc/meminfo").map_err(HarnessError::io("read /proc/meminfo"))?;
+    parse_page_kib(&text).ok_or_else(|| {
+        HarnessError::missing("this kernel has no hugepages", "use one with CONFIG_HUGETLBFS")
+    })
+}
+
+/// Of the usual size.
+fn parse_page_kib(text: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix("Hugepagesize:"))?;
+    line.split_whitespace().next()?.parse().ok().filter(|kib| *kib > 0)
 }
 
 #[cfg(test)]
@@ -124,14 +166,33 @@ mod tests {
     }
 
     #[test]
-    fn meminfo_is_understood() {
-        let text = "MemTotal: 1 kB\nHugePages_Total:    1536\nHugePages_Free:     1024\n\
-                    Hugepagesize:       2048 kB\n";
-        assert_eq!(Info::parse(text), Some(Info { total: 1536, free: 1024, page_kib: 2048 }));
+    fn pages_are_those_of_the_node_that_needs_them() {
+        let sys = tempfile::tempdir().unwrap();
+        let of = |folder: &str, total: &str, free: &str| {
+            let dir = sys.path().join(folder).join("hugepages/hugepages-2048kB");
+            fs::create_dir_all(&dir).unwrap();
+            fs::write(dir.join("nr_hugepages"), total).unwrap();
+            fs::write(dir.join("free_hugepages"), free).unwrap();
+        };
+        of("devices/system/node/node0", "100\n", "90\n");
+        of("devices/system/node/node1", "8\n", "2\n");
+        of("kernel/mm", "108\n", "92\n");
+        let pool = |node| Pool::of(sys.path(), node, 2048);
+        let seen = [0, 1, 2].map(|node| pool(node).read().unwrap());
+        // What is free elsewhere does not count.
+        assert_eq!(seen.map(|pages| pages.raised(50)), [None, Some(56), None]);
+        pool(1).write(56).unwrap();
+        assert_eq!(pool(1).read().unwrap(), Pages { total: 56, free: 2 });
+        assert_eq!(pool(0).read().unwrap(), Pages { total: 100, free: 90 });
+        let why = Pool::of(sys.path(), 0, 1024).read().unwrap_err().chain();
+        assert!(why.contains("kernel/mm/hugepages/hugepages-1024kB"), "{why}");
+        assert_eq!(node(usize::MAX), 0);
     }
 
     #[test]
-    fn a_kernel_without_hugepages_is_told_apart() {
-        assert_eq!(Info::parse("MemTotal: 1 kB\n"), None);
+    fn meminfo_is_understood() {
+        let text = "HugePages_Free:     1024\nHugepagesize:       2048 kB\n";
+        assert_eq!(parse_page_kib(text), Some(2048));
+        assert_eq!(parse_page_kib("MemTotal: 1 kB\n"), None, "a kernel without hugepages");
     }
 }

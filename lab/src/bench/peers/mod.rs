@@ -23,7 +23,7 @@ use super::report::Report;
 use crate::failure::Failure;
 use crate::probe::cores::Cores;
 use crate::probe::limit::{self, Guest, Ring};
-use hugepages::Hugepages;
+use hugepages::{Hugepages, node};
 use measure::{Figures, measure};
 use switch::{Place, Rig, check};
 
@@ -115,13 +115,14 @@ impl Peer {
         }
     }
 
-    /// Of hugepages, in MiB: 160 for a testpmd, and Open vSwitch's pool.
-    fn hugepages(self) -> u64 {
+    /// Of hugepages, in MiB, near the first core and near the last: 160 for a testpmd, and Open
+    /// vSwitch's pool, which is beside the guest.
+    fn hugepages(self) -> [u64; 2] {
         match self {
-            Self::NewOvs | Self::Ovs | Self::PackedOvs => 832 + 160,
-            Self::Vhost => 2 * 160,
-            Self::Vmlan | Self::Policies | Self::Packed | Self::Bridge => 160,
-            Self::Vde => 0,
+            Self::NewOvs | Self::Ovs | Self::PackedOvs => [832 + 160, 0],
+            Self::Vhost => [160, 160],
+            Self::Vmlan | Self::Policies | Self::Packed | Self::Bridge => [160, 0],
+            Self::Vde => [0, 0],
         }
     }
 }
@@ -154,9 +155,9 @@ pub(super) fn run(run: &mut Run<'_>) -> Result<Report, Failure> {
     if peers.is_empty() {
         return Err(Failure::Failed(run.failures.join("; ")));
     }
-    let _hugepages = Hugepages::reserve(peers.iter().map(|peer| peer.hugepages()).sum())?;
-    let scratch = Scratch::new()?;
     let (stop, cores) = (run.setup.stop.clone(), [here, there].map(usize::from));
+    let _hugepages = Hugepages::reserve(&on_nodes(&peers, cores.map(node)))?;
+    let scratch = Scratch::new()?;
     let mut rigs = Rigs { place: Place { scratch: &scratch, stop: &stop, cores }, all: [].into() };
     let cases: Vec<_> = sizes
         .iter()
@@ -169,6 +170,15 @@ pub(super) fn run(run: &mut Run<'_>) -> Result<Report, Failure> {
         |cell| rigs.measure(cell.what, cell.time),
     )?;
     report::report(&peers, &sizes, &cases.iter().zip(samples).collect::<Vec<_>>())
+}
+
+/// MiB of hugepages of all of them; `nodes` are those of the two cores.
+fn on_nodes(peers: &[Peer], nodes: [usize; 2]) -> BTreeMap<usize, u64> {
+    let mut all = BTreeMap::new();
+    for (node, mib) in peers.iter().flat_map(|peer| nodes.into_iter().zip(peer.hugepages())) {
+        *all.entry(node).or_default() += mib;
+    }
+    all
 }
 
 fn missing(what: &str, fix: &str) -> Failure {
@@ -227,7 +237,8 @@ mod tests {
 
     #[test]
     fn the_hugepages_of_all_are_those_of_the_page_about_it() {
-        let all: u64 = Peer::ALL.map(Peer::hugepages).iter().sum();
+        let all = on_nodes(&Peer::ALL, [0, 0])[&0];
+        assert_eq!(on_nodes(&Peer::ALL, [1, 0]), [(0, 160), (1, all - 160)].into());
         let page = include_str!("../../../../docs/bench-peers.md");
         assert!(all == 3936 && page.contains("3,936 MiB"), "{all} MiB");
     }

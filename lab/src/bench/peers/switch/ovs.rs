@@ -6,6 +6,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 use vmlan_harness::{HarnessError, NetNs, Pin, Process, Result, Stop, output_of};
 
+use super::super::hugepages::node;
 use super::{Charged, Place, Rig, Switch, launch, tool};
 use crate::probe::limit::Ring;
 
@@ -171,14 +172,6 @@ fn on_node(node: usize, mib: u32) -> String {
     format!("{}{mib}", "0,".repeat(node))
 }
 
-/// The NUMA node of a core; the first one where the kernel knows of none.
-fn node(core: usize) -> usize {
-    let of = std::fs::read_dir(format!("/sys/devices/system/cpu/cpu{core}"));
-    let names = of.into_iter().flatten().flatten().map(|entry| entry.file_name());
-    let number = |name: std::ffi::OsString| name.to_str()?.strip_prefix("node")?.parse().ok();
-    names.filter_map(number).next().unwrap_or(0)
-}
-
 impl Switch for Ovs {
     fn alive(&mut self) -> Result<()> {
         self.vswitchd.alive()
@@ -230,7 +223,6 @@ mod tests {
         assert_eq!(masks[..3], ["0x1", "0x2", "0x40"]);
         assert_eq!(masks[3..], [format!("0x1{zeros}"), format!("0x2{zeros}{zeros}")]);
         assert_eq!([on_node(0, 768), on_node(2, 768)], ["768", "0,0,768"]);
-        assert_eq!(node(usize::MAX), 0);
     }
 
     #[test]
