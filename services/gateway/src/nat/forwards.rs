@@ -160,16 +160,21 @@ impl Forwards {
 }
 
 impl Listener {
-    /// Listens if it does not. True if it does since now.
+    /// Listens if it does not. True if it does since now, or something else is wrong with it.
     fn listen_again(&mut self, nat: &Nat, now: Instant) -> bool {
-        if self.socket.is_ok() {
-            return false;
-        }
+        let Err(reason) = &self.socket else { return false };
         match listen(&self.forward, nat, self.number) {
             Ok(socket) => self.socket = Ok(Rc::new(socket)),
-            Err(_) => self.again = Some(now + LISTEN_AGAIN),
+            Err(error) => {
+                self.again = Some(now + LISTEN_AGAIN);
+                let other = explain(&self.forward, &error);
+                if other == *reason {
+                    return false;
+                }
+                self.socket = Err(other);
+            }
         }
-        self.socket.is_ok()
+        true
     }
 
     /// Takes connections, of which `most` may wait. True if there may be more.

@@ -4,6 +4,7 @@ use std::io::{ErrorKind, Read};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::Duration;
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use smoltcp::time::Instant;
 use smoltcp::wire::{ArpOperation, IpProtocol};
 use vmlan_config::gateway::{Forward, FromGateway, Lease, Setup};
@@ -73,13 +74,18 @@ fn a_forward_that_is_taken_back_gives_its_port_back() {
     assert_eq!(client.recv_from(&mut [0; 9]).unwrap(), (6, forward.listen));
 }
 
-/// As the switch is told: each forward, and whether something is wrong with it.
-fn stands(lan: &mut Lan) -> Option<Vec<bool>> {
+/// As the switch is told: what is wrong with each forward.
+fn reasons(lan: &mut Lan) -> Option<Vec<Option<String>>> {
     let mut told = lan.news().into_iter().filter_map(|news| match news {
-        FromGateway::Forwards(list) => Some(list.iter().map(|(_, e)| e.is_some()).collect()),
+        FromGateway::Forwards(list) => Some(list.into_iter().map(|(_, e)| e).collect()),
         _ => None,
     });
     told.next_back()
+}
+
+/// Whether something is wrong with each.
+fn stands(lan: &mut Lan) -> Option<Vec<bool>> {
+    reasons(lan).map(|all| all.iter().map(Option::is_some).collect())
 }
 
 #[test]
@@ -100,6 +106,37 @@ fn a_port_of_the_host_that_is_taken_is_had_when_it_is_free() {
     lan.turn();
     assert_eq!(stands(&mut lan), Some(vec![false]));
     asked(&mut lan, &client(), &forward);
+}
+
+/// In a process of its own: nobody in it gets a descriptor for a while.
+#[test]
+fn what_keeps_a_forward_from_listening_now_is_told() {
+    const ALONE: &str = "VMLAN_TEST_ALONE";
+    let name = "tests::forwards::what_keeps_a_forward_from_listening_now_is_told";
+    if std::env::var_os(ALONE).is_none() {
+        let mut test = std::process::Command::new(std::env::current_exe().unwrap());
+        let out = test.args(["--exact", name]).env(ALONE, "1").output().unwrap();
+        let said = String::from_utf8_lossy(&out.stdout);
+        assert!(out.status.success() && said.contains("1 passed"), "{said}");
+        return;
+    }
+    let forward = forward();
+    let _other = UdpSocket::bind(forward.listen).unwrap();
+    let mut lan = lan(std::slice::from_ref(&forward));
+    let taken = reasons(&mut lan).unwrap();
+    let limits = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: Some(0), ..limits }).unwrap();
+    lan.now = 5_000;
+    lan.turn();
+    let none = reasons(&mut lan).unwrap();
+    assert_ne!(none, taken);
+    lan.now = 10_000;
+    lan.turn();
+    assert_eq!(reasons(&mut lan), None, "it is said once");
+    setrlimit(Resource::Nofile, limits).unwrap();
+    lan.now = 15_000;
+    lan.turn();
+    assert_eq!(reasons(&mut lan), Some(taken));
 }
 
 #[test]
