@@ -41,7 +41,7 @@ pub(super) fn run(link: &HostLink, api: &ApiArgs) -> Result<(), Failure> {
     let (mut told, mut failing) = (Neighbours::new(), BTreeSet::new());
     loop {
         match wanted(&client) {
-            Ok(wanted) => tell(link, &mut told, &wanted, &mut failing),
+            Ok(wanted) => tell(link, &mut told, &wanted, &mut failing, shell),
             Err(failure) => log::debug!("host-link: {failure}"),
         }
         sleep(PAUSE);
@@ -108,12 +108,13 @@ fn listed(port: &PortInfo) -> Vec<(IpAddr, Mac)> {
 }
 
 /// Tells the difference; what fails is tried again at the next look. `failing` are the lines that
-/// have failed at the last one: each is said once.
+/// have failed at the last one: each is said once. `shell` runs a line.
 fn tell(
     link: &HostLink,
     told: &mut Neighbours,
     wanted: &Neighbours,
     failing: &mut BTreeSet<String>,
+    mut shell: impl FnMut(&str) -> Result<String, String>,
 ) {
     let mut failed = BTreeSet::new();
     let mut run = |line: String| match shell(&line) {
@@ -126,10 +127,10 @@ fn tell(
             None
         }
     };
-    let has = run(format!("ip neigh show dev {} nud permanent", link.bridge()));
-    let known = has.as_deref().map(known).unwrap_or_default();
-    told.retain(|ip, mac| known.get(ip) == Some(mac));
-    if has.is_some() {
+    // A look that fails says nothing about what the kernel knows.
+    if let Some(list) = run(format!("ip neigh show dev {} nud permanent", link.bridge())) {
+        let known = known(&list);
+        told.retain(|ip, mac| known.get(ip) == Some(mac));
         told.retain(|ip, mac| {
             let gone = !wanted.contains_key(ip);
             !(gone && link.neighbour(*ip, *mac).undo.is_some_and(|line| run(line).is_some()))
@@ -194,5 +195,42 @@ mod tests {
             "fd00::1 52:54:00:00:00:01",
         ];
         assert_eq!(all, want);
+    }
+
+    #[test]
+    fn a_guest_that_leaves_before_a_look_that_fails_is_undone_at_the_next() {
+        let link = HostLink {
+            uplink: "lan0".into(),
+            user: None,
+            queues: 1,
+            vni: 100,
+            local: "192.0.2.1".parse().unwrap(),
+            peers: Vec::new(),
+            underlay: 1500,
+            evpn: None,
+        };
+        let (mut told, mut failing) = (Neighbours::new(), BTreeSet::new());
+        let guest = ("10.0.0.1".parse().unwrap(), "52:54:00:00:00:01".parse().unwrap());
+        let known = "10.0.0.1 lladdr 52:54:00:00:00:01 PERMANENT\n";
+        // Whether the guest is there, what is listed, and what is run then.
+        let looks = [
+            (true, Ok(""), Some(link.neighbour(guest.0, guest.1).line)),
+            (true, Ok(known), None),
+            (false, Err("fork: Resource temporarily unavailable"), None),
+            (false, Ok(known), link.neighbour(guest.0, guest.1).undo),
+            (false, Ok(""), None),
+        ];
+        for (look, (is_there, listed, want)) in looks.into_iter().enumerate() {
+            let wanted = is_there.then_some(guest).into_iter().collect();
+            let mut run = Vec::new();
+            tell(&link, &mut told, &wanted, &mut failing, |line| {
+                if line.starts_with("ip neigh show ") {
+                    return listed.map(str::to_owned).map_err(str::to_owned);
+                }
+                run.push(line.to_owned());
+                Ok(String::new())
+            });
+            assert_eq!(run, Vec::from_iter(want), "look {look}");
+        }
     }
 }
