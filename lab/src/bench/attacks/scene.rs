@@ -90,8 +90,9 @@ pub(super) struct Measured {
     pub(super) broke: Option<String>,
 }
 
-/// Which of the crews is first changes from pair to pair. After `until` there are no more pairs
-/// than make a median.
+/// The control comes after the attackers, whose demand of that very window it is to have: what they
+/// demand changes when the switch holds them off. After `until` there are no more pairs than make a
+/// median.
 pub(super) fn measure(
     cell: Cell<'_, Case>,
     pairs: u16,
@@ -108,29 +109,21 @@ pub(super) fn measure(
         crew.alive()?;
         Ok(error.to_string())
     };
-    let mut demand = Demand::default();
     for n in 0..pairs {
         if n >= FEWEST && Instant::now() >= until {
             break;
         }
-        let mut pair = Pair::default();
-        for attackers in [n % 2 == 0, n % 2 == 1] {
-            if attackers {
-                crew.go_on();
-                match stage.window(&crew, time, news) {
-                    Ok(neighbours) => pair.attacked = neighbours,
-                    Err(e) => {
-                        seen.broke = Some(harm(&e, &mut crew)?);
-                        return Ok(seen);
-                    }
-                }
-                demand = pair.attacked.demand_crew;
-            } else {
-                crew.rest();
-                let burners = control.crew(setup, what, Role::Burners(demand))?;
-                pair.control = control.window(&burners, time, news)?;
+        crew.go_on();
+        let attacked = match stage.window(&crew, time, news) {
+            Ok(neighbours) => neighbours,
+            Err(e) => {
+                seen.broke = Some(harm(&e, &mut crew)?);
+                return Ok(seen);
             }
-        }
+        };
+        crew.rest();
+        let burners = control.crew(setup, what, Role::Burners(attacked.demand_crew))?;
+        let pair = Pair { attacked, control: control.window(&burners, time, news)? };
         seen.pairs.push(pair);
     }
     crew.go_on();

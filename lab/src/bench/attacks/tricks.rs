@@ -102,19 +102,20 @@ pub(super) fn shrinking_memory(peer: &Peer<'_>) -> io::Result<()> {
     let file = File::from(rustix::fs::memfd_create("shrinks", flags)?);
     file.set_len(HUGE)?;
     let toggled = file.try_clone()?;
-    std::thread::scope(|s| {
-        s.spawn(move || flood(|| toggled.set_len(0).and_then(|()| toggled.set_len(HUGE))));
-        let end = Instant::now() + WHILE;
-        while Instant::now() < end {
-            // Refused while it is short.
-            let _ = Guest::connect(peer.path, file.try_clone()?).and_then(|guest| {
-                guest.start()?;
-                guest.kick();
-                Ok(())
-            });
+    // Its thread ends with the process: what threads demand is only seen of those that go on.
+    std::thread::spawn(move || {
+        loop {
+            let _ = toggled.set_len(0).and_then(|()| toggled.set_len(HUGE));
         }
-        Ok(())
-    })
+    });
+    loop {
+        // Refused while it is short.
+        let _ = Guest::connect(peer.path, file.try_clone()?).and_then(|guest| {
+            guest.start()?;
+            guest.kick();
+            Ok(())
+        });
+    }
 }
 
 /// Memory on a disk.
