@@ -62,9 +62,9 @@ pub struct Forwarder {
     state: State,
 }
 
-/// What a worker had used when it began something, if that is measured.
+/// When a worker began something, if that is measured.
 #[must_use]
-pub struct Begun(Option<Usage>);
+pub struct Begun(Option<u64>);
 
 /// What a breath needs besides the batch. Sized once; nothing here grows while frames move.
 pub(crate) struct State {
@@ -121,34 +121,47 @@ impl Forwarder {
     }
 
     /// Who makes the worker sleep by its memory is found by `usage`, of the worker's thread, and
-    /// passed over. Without it nobody is.
+    /// passed over; without it nobody is. `clock` is the one that `now` is of.
     #[must_use]
-    pub fn measured_by(mut self, usage: impl Fn() -> Usage + Send + 'static) -> Self {
-        self.state.measuring = Measuring::by(usage);
+    pub fn measured_by(
+        mut self,
+        clock: impl Fn() -> u64 + Send + 'static,
+        usage: impl Fn() -> Usage + Send + 'static,
+    ) -> Self {
+        self.state.measuring = Measuring::by(clock, usage);
         self
     }
 
     /// A breath of `port`, or something that touches memory of several, took `ns` nanoseconds,
     /// which is suspiciously long.
     #[cold]
-    pub fn took_long(&self, port: Option<PortId>, ns: u64, now: u64) {
+    pub fn took_long(&mut self, port: Option<PortId>, ns: u64, now: u64) {
+        if !self.state.measuring.may_be_memory(ns, now) {
+            return;
+        }
         match port {
             Some(port) => self.switch.stalls.suspect(port, ns, now),
             None => self.switch.stalls.took_long(ns, now),
         }
     }
 
+    /// The worker has slept because there was nothing to do.
+    #[inline]
+    pub fn awake(&mut self, now: u64) {
+        self.state.measuring.awake(&self.switch.stalls, now);
+    }
+
     /// A round of breaths begins, or something else that touches memory of several ports.
     #[inline]
-    pub fn begin_round(&self, now: u64) -> Begun {
+    pub fn begin_round(&mut self, now: u64) -> Begun {
         Begun(self.state.measuring.round(&self.switch.stalls, now))
     }
 
     /// It is over.
     #[inline]
-    pub fn end_round(&self, begun: Begun, now: u64) {
-        if let Some(before) = begun.0 {
-            self.state.measuring.round_is_over(&self.switch.stalls, before, now);
+    pub fn end_round(&mut self, begun: Begun) {
+        if let Some(began) = begun.0 {
+            self.state.measuring.round_is_over(&self.switch.stalls, began);
         }
     }
 
@@ -163,7 +176,7 @@ impl Forwarder {
         let guest = port.is_guest().then_some(id);
         self.state.measuring.begin(&self.switch.stalls, guest, now);
         let done = touch(port);
-        self.state.measuring.end(&self.switch.stalls, guest, now);
+        self.state.measuring.end(&self.switch.stalls, guest);
         done
     }
 
@@ -226,7 +239,7 @@ impl Forwarder {
         if let Some(at) = self.state.at_uplink(source, lane) {
             *at = uplink;
         }
-        self.state.measuring.end(&self.switch.stalls, guest, now);
+        self.state.measuring.end(&self.switch.stalls, guest);
         Breath { frames, ..done }
     }
 

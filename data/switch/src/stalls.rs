@@ -6,12 +6,14 @@
 //! is dear. A port whose memory caused more than [`FREE`] of it is passed over for [`PRICE`] times
 //! as long: nothing is taken from it, and what is for it is dropped as for a full receiver.
 //!
-//! To tell sleep in page faults from time that the host gave to others takes a system call. So
-//! only suspects are measured: ports of which something took long, and all ports after memory was
-//! slow, for [`PRICE`] times as long as that took. Frames of a suspect, and frames for one, are
-//! copied while only their sender's memory is touched, and are delivered from there. So each part
-//! of a breath touches one port's memory, and its sleep is charged to that port. What is too short
-//! to be noticed is found by measuring a round of a worker now and then.
+//! To tell sleep in page faults from time that the host gave to others takes a system call, which
+//! is made when something took long. Whose memory it was is known of *suspects*: of ports of which
+//! something took long before, for [`PRICE`] times as long as that. Frames of a suspect, and frames
+//! for one, are copied while only their sender's memory is touched, and are delivered from there.
+//! So each part of a breath touches one port's memory, and its sleep is charged to that port. After
+//! memory was slow the *alarm* is on, for [`PRICE`] times as long: breaths of all ports are timed
+//! more closely, and who has a slow one is a suspect. What is too short to be noticed is found by
+//! measuring a round of a worker now and then.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -27,19 +29,19 @@ const PRICE: u64 = 128;
 /// busy machine an honest guest's first page faults sleep, too, for a lock of the whole process or
 /// for memory, some milliseconds at a time.
 const FREE: u64 = 100_000_000;
+/// The part of it that a port may cause at least, while others cause some as well: they share it.
+const LEAST: u64 = FREE / 10;
 /// So many others at most make it longer.
 const MOST: u64 = 64;
 /// One round in so many is measured at any time. The clock's last bits pick it, which no guest
 /// knows.
 const SAMPLE: u64 = 256;
-/// Less is not told from what measuring itself takes, in nanoseconds.
+/// Less is not looked at, in nanoseconds: a thread that sleeps takes longer to be woken.
 const SHORT: u64 = 20_000;
 
-/// What a thread has used and done since it began.
+/// What a thread has done since it began.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Usage {
-    /// Nanoseconds on the clock.
-    pub elapsed: u64,
     /// Nanoseconds of waiting for a processor.
     pub delay: u64,
     /// Nanoseconds of waiting for locks of ports.
@@ -50,46 +52,20 @@ pub struct Usage {
     pub faults: u64,
 }
 
-impl Usage {
-    fn each(self, other: Self, each: impl Fn(u64, u64) -> u64) -> Self {
-        Self {
-            elapsed: each(self.elapsed, other.elapsed),
-            delay: each(self.delay, other.delay),
-            locks: each(self.locks, other.locks),
-            sleeps: each(self.sleeps, other.sleeps),
-            faults: each(self.faults, other.faults),
-        }
-    }
-
-    /// What was used from `self` to `later`.
-    fn until(self, later: Self) -> Self {
-        later.each(self, u64::saturating_sub)
-    }
-
-    fn and(self, more: Self) -> Self {
-        self.each(more, u64::saturating_add)
-    }
-
-    /// Nanoseconds that passed, but for other waiting, if the thread slept and there were page
-    /// faults that may be the reason.
-    fn stalled(self) -> u64 {
-        let ns = self.elapsed.saturating_sub(self.delay).saturating_sub(self.locks);
-        if self.sleeps == 0 || self.faults == 0 || ns < SHORT { 0 } else { ns }
-    }
-}
-
 /// What all workers know. An update that is lost in a race is made up for by the next one.
 #[derive(Debug)]
 pub(crate) struct Stalls {
     /// When each port's sleep will be paid for.
     paid: Box<[AtomicU64]>,
+    /// Until when each port is passed over.
+    passed: Box<[AtomicU64]>,
     /// The latest of them: with none in the future nothing else is looked at.
     latest: AtomicU64,
     /// Until when each port is a suspect.
     suspected: Box<[AtomicU64]>,
     /// The latest of them.
     latest_suspected: AtomicU64,
-    /// Until when all are.
+    /// Until when all are timed closely.
     alarmed: AtomicU64,
     /// Until when rounds are measured.
     rounds: AtomicU64,
@@ -104,6 +80,7 @@ impl Stalls {
         let zeros = || (0..MAX_PORTS).map(|_| AtomicU64::new(0)).collect();
         Self {
             paid: zeros(),
+            passed: zeros(),
             latest: AtomicU64::new(0),
             suspected: zeros(),
             latest_suspected: AtomicU64::new(0),
@@ -122,18 +99,18 @@ impl Stalls {
 
     pub(crate) fn forget(&self, port: PortId) {
         Self::of(&self.paid, port).store(0, Ordering::Relaxed);
+        Self::of(&self.passed, port).store(0, Ordering::Relaxed);
         Self::of(&self.suspected, port).store(0, Ordering::Relaxed);
     }
 
     /// Nanoseconds for which the port is still passed over.
     #[inline]
     pub(crate) fn left(&self, port: PortId, now: u64) -> Option<u64> {
-        let due = now.saturating_add(FREE * PRICE);
-        if self.latest.load(Ordering::Relaxed) <= due {
+        if self.latest.load(Ordering::Relaxed) <= now {
             return None;
         }
-        let paid = Self::of(&self.paid, port).load(Ordering::Relaxed);
-        paid.checked_sub(due).filter(|left| *left > 0)
+        let until = Self::of(&self.passed, port).load(Ordering::Relaxed);
+        until.checked_sub(now).filter(|left| *left > 0)
     }
 
     /// Something that touches memory of several ports took `ns`.
@@ -142,7 +119,7 @@ impl Stalls {
         self.rounds.fetch_max(until, Ordering::Relaxed);
     }
 
-    /// Memory was slow for `ns`: all are suspects.
+    /// Memory was slow for `ns`.
     fn alarm(&self, ns: u64, now: u64) {
         let until = now.saturating_add(ns.saturating_mul(PRICE));
         self.alarmed.fetch_max(until, Ordering::Relaxed);
@@ -155,6 +132,7 @@ impl Stalls {
     /// A breath of `port` took `ns`: it may have been its memory, or that of who got its frames.
     /// Suspects share what one may cause.
     pub(crate) fn suspect(&self, port: PortId, ns: u64, now: u64) {
+        self.alarm(ns, now);
         let others = Self::are_later(&self.suspected, now).max(1);
         let price = ns.saturating_mul(PRICE).saturating_mul(others);
         let until = now.saturating_add(price);
@@ -162,7 +140,7 @@ impl Stalls {
         self.latest_suspected.fetch_max(until, Ordering::Relaxed);
     }
 
-    /// There are suspects.
+    /// There are suspects, or the alarm is on.
     #[inline]
     pub(crate) fn are_some(&self, now: u64) -> bool {
         self.latest_suspected.load(Ordering::Relaxed) > now
@@ -170,15 +148,19 @@ impl Stalls {
     }
 
     fn is_suspect(&self, port: PortId, now: u64) -> bool {
-        self.alarmed.load(Ordering::Relaxed) > now
-            || Self::of(&self.suspected, port).load(Ordering::Relaxed) > now
+        Self::of(&self.suspected, port).load(Ordering::Relaxed) > now
     }
 
-    /// It was memory of `port`, in which `worker` slept for `ns` between `began` and `over`.
+    fn is_timed(&self, port: PortId, now: u64) -> bool {
+        self.alarmed.load(Ordering::Relaxed) > now || self.is_suspect(port, now)
+    }
+
+    /// It was memory of `port`, in which `worker` slept for `ns` until `over`.
     ///
     /// A page fault may wait for another one, of a worker that sleeps: what both slept at the same
     /// time is paid for once.
-    fn charge(&self, (port, worker): (PortId, u64), ns: u64, (began, over): (u64, u64)) {
+    fn charge(&self, (port, worker): (PortId, u64), ns: u64, over: u64) {
+        let began = over.saturating_sub(ns);
         let who = worker << 16 | u64::from(port.number());
         let last = self.last.swap(who, Ordering::Relaxed);
         let last_began = self.last_began.swap(began, Ordering::Relaxed);
@@ -187,10 +169,12 @@ impl Stalls {
         let both = last_over.min(over).saturating_sub(last_began.max(began));
         let ns = if of_another { ns.saturating_sub(both) } else { ns };
         self.alarm(ns, over);
-        let due = over.saturating_add(FREE * PRICE);
         let price = ns.saturating_mul(PRICE);
         let paid = Self::of(&self.paid, port);
         let before = paid.load(Ordering::Relaxed);
+        let in_debt = Self::are_later(&self.paid, over) + u64::from(before <= over);
+        let free = (FREE / in_debt.max(1)).max(LEAST);
+        let due = over.saturating_add(free * PRICE);
         let mut until = before.max(over).saturating_add(price);
         // Beyond what is free, those who are passed over again and again share what one may cause.
         let again = before > over.saturating_sub(price);
@@ -200,7 +184,11 @@ impl Stalls {
             until = until.saturating_add(beyond.saturating_mul(others));
         }
         paid.store(until, Ordering::Relaxed);
-        self.latest.fetch_max(until, Ordering::Relaxed);
+        if let Some(left) = until.checked_sub(due) {
+            let passed = over.saturating_add(left);
+            Self::of(&self.passed, port).fetch_max(passed, Ordering::Relaxed);
+            self.latest.fetch_max(passed, Ordering::Relaxed);
+        }
         // When it is back it is measured at once.
         let suspect = until.saturating_add(price);
         Self::of(&self.suspected, port).fetch_max(suspect, Ordering::Relaxed);
@@ -211,40 +199,106 @@ impl Stalls {
 /// How a worker finds out. Without a way to measure it never does.
 #[derive(Default)]
 pub(crate) struct Measuring {
-    usage: Option<Box<dyn Fn() -> Usage + Send>>,
+    by: Option<By>,
     worker: u64,
-    /// When this breath began, if it is measured.
-    began: Option<Usage>,
-    /// What was used in it to hand frames to others.
-    pushing: Usage,
+    /// What was used when the worker's last sleep of its own was over, or later; if known.
+    awake: Option<Usage>,
+    /// Until when that is looked at.
+    watches: u64,
+    /// When this breath began, if it is timed.
+    began: Option<u64>,
+    /// Nanoseconds of it in which copied frames were handed to others.
+    pushing: u64,
+    /// Its port is a suspect.
+    suspect: bool,
+    /// It touched others' memory, not to be told from its own.
+    mixed: bool,
     copy: Copied,
 }
 
+/// The clock that `now` is of, and what the thread has used.
+struct By {
+    clock: Box<dyn Fn() -> u64 + Send>,
+    usage: Box<dyn Fn() -> Usage + Send>,
+}
+
 impl Measuring {
-    pub(crate) fn by(usage: impl Fn() -> Usage + Send + 'static) -> Self {
+    pub(crate) fn by(
+        clock: impl Fn() -> u64 + Send + 'static,
+        usage: impl Fn() -> Usage + Send + 'static,
+    ) -> Self {
         static WORKERS: AtomicU64 = AtomicU64::new(1);
         Self {
-            usage: Some(Box::new(usage)),
+            by: Some(By { clock: Box::new(clock), usage: Box::new(usage) }),
             worker: WORKERS.fetch_add(1, Ordering::Relaxed),
             ..Self::default()
         }
     }
 
     fn used(&self) -> Option<Usage> {
-        self.usage.as_ref().map(|usage| usage())
+        self.by.as_ref().map(|by| (by.usage)())
     }
 
-    /// A round begins, or something else that touches ports' memory: what was used before it, if
-    /// it is measured.
+    fn clock(&self) -> Option<u64> {
+        self.by.as_ref().map(|by| (by.clock)())
+    }
+
+    /// The worker has slept of its own accord.
     #[inline]
-    pub(crate) fn round(&self, all: &Stalls, now: u64) -> Option<Usage> {
-        let watched = now < all.rounds.load(Ordering::Relaxed) || now.is_multiple_of(SAMPLE);
-        if watched { self.used() } else { None }
+    pub(crate) fn awake(&mut self, all: &Stalls, now: u64) {
+        let watches = now < self.watches || all.are_some(now);
+        self.awake = if watches { self.used() } else { None };
+    }
+
+    /// What was done since the thread was [`awake`](Self::awake), or since this was asked last;
+    /// now, after something that took `ns`. Nothing is known the first time in so long; then it is
+    /// from now on.
+    #[cold]
+    fn since(&mut self, ns: u64, now: u64) -> Usage {
+        let Some(used) = self.used() else { return Usage::default() };
+        let before = self.awake.replace(used).unwrap_or(used);
+        self.watches = self.watches.max(now.saturating_add(ns.saturating_mul(PRICE)));
+        Usage {
+            delay: used.delay.saturating_sub(before.delay),
+            locks: used.locks.saturating_sub(before.locks),
+            sleeps: used.sleeps.saturating_sub(before.sleeps),
+            faults: used.faults.saturating_sub(before.faults),
+        }
+    }
+
+    /// Something took `ns`, for all that was done since the thread was awake. True if it may have
+    /// been memory, and not that others had the processor.
+    pub(crate) fn may_be_memory(&mut self, ns: u64, now: u64) -> bool {
+        let since = self.since(ns, now);
+        since.sleeps > 0 && since.faults > 0
+    }
+
+    /// Of `ns` that were measured, those for which the thread slept, but for other waiting, if
+    /// there were page faults that may be the reason.
+    fn stalled(&mut self, ns: u64, now: u64) -> u64 {
+        if ns < SHORT {
+            return 0;
+        }
+        let since = self.since(ns, now);
+        let ns = ns.saturating_sub(since.delay).saturating_sub(since.locks);
+        if since.sleeps == 0 || since.faults == 0 || ns < SHORT { 0 } else { ns }
+    }
+
+    /// A round begins, or something else that touches ports' memory: says when, if it is measured.
+    #[inline]
+    pub(crate) fn round(&mut self, all: &Stalls, now: u64) -> Option<u64> {
+        let measured = now < all.rounds.load(Ordering::Relaxed) || now.is_multiple_of(SAMPLE);
+        if !measured {
+            return None;
+        }
+        self.awake = self.used();
+        self.clock()
     }
 
     /// It is over.
-    pub(crate) fn round_is_over(&self, all: &Stalls, before: Usage, now: u64) {
-        let stalled = self.used().map_or(0, |after| before.until(after).stalled());
+    pub(crate) fn round_is_over(&mut self, all: &Stalls, began: u64) {
+        let Some(now) = self.clock() else { return };
+        let stalled = self.stalled(now.saturating_sub(began), now);
         if stalled > 0 {
             all.took_long(stalled, now);
             all.alarm(stalled, now);
@@ -255,45 +309,45 @@ impl Measuring {
     #[inline]
     pub(crate) fn begin(&mut self, all: &Stalls, guest: Option<PortId>, now: u64) {
         self.began = None;
-        if all.are_some(now) && guest.is_some_and(|port| all.is_suspect(port, now)) {
-            (self.began, self.pushing) = (self.used(), Usage::default());
+        self.suspect = false;
+        if all.are_some(now)
+            && let Some(port) = guest
+            && all.is_timed(port, now)
+        {
+            (self.began, self.pushing, self.mixed) = (self.clock(), 0, false);
+            self.suspect = all.is_suspect(port, now);
         }
     }
 
     /// It is over.
     #[inline]
-    pub(crate) fn end(&mut self, all: &Stalls, guest: Option<PortId>, now: u64) {
-        if let (Some(began), Some(port)) = (self.began, guest) {
-            self.end_measured(all, port, began, now);
+    pub(crate) fn end(&mut self, all: &Stalls, guest: Option<PortId>) {
+        if let (Some(began), Some(port)) = (self.began.take(), guest) {
+            self.end_timed(all, port, began);
         }
     }
 
     #[cold]
-    fn end_measured(&mut self, all: &Stalls, port: PortId, began: Usage, now: u64) {
-        if let Some(after) = self.used() {
-            self.charge(all, port, began.and(self.pushing).until(after), (after, now));
+    fn end_timed(&mut self, all: &Stalls, port: PortId, began: u64) {
+        let Some(now) = self.clock() else { return };
+        let stalled = self.stalled(now.saturating_sub(began).saturating_sub(self.pushing), now);
+        match stalled {
+            0 => {}
+            ns if self.mixed => all.suspect(port, ns, now),
+            ns => all.charge((port, self.worker), ns, now),
         }
     }
 
-    /// Charges `port` for what was `used` until `after`, in a breath of `now`.
-    fn charge(&self, all: &Stalls, port: PortId, used: Usage, (after, now): (Usage, u64)) {
-        let ns = used.stalled();
-        if ns > 0 {
-            let took = self.began.map_or(used, |began| began.until(after)).elapsed;
-            let over = now.saturating_add(took);
-            all.charge((port, self.worker), ns, (over.saturating_sub(used.elapsed), over));
-        }
-    }
-
-    /// Where to copy this breath's frames for `receivers`, if it or one of them is measured.
+    /// Where to copy this breath's frames for `receivers`, if it or one of them is a suspect.
     pub(crate) fn copies<'p>(
         &mut self,
         all: &Stalls,
         mut receivers: impl Iterator<Item = &'p PortId>,
         now: u64,
     ) -> Option<Copied> {
-        self.usage.as_ref()?;
-        let copies = self.began.is_some() || receivers.any(|port| all.is_suspect(*port, now));
+        self.by.as_ref()?;
+        let copies = self.suspect || receivers.any(|port| all.is_suspect(*port, now));
+        self.mixed |= !copies;
         copies.then(|| std::mem::take(&mut self.copy))
     }
 
@@ -302,26 +356,20 @@ impl Measuring {
     }
 
     /// Copied frames are handed to others from now on.
-    pub(crate) fn push(&self) -> Usage {
-        self.used().unwrap_or_default()
+    pub(crate) fn push(&self) -> u64 {
+        self.clock().unwrap_or(0)
     }
 
-    /// That was done for `to`, or for somebody without memory, since `before` was used. Says what
-    /// is used now.
-    pub(crate) fn pushed(
-        &mut self,
-        all: &Stalls,
-        to: Option<PortId>,
-        before: Usage,
-        now: u64,
-    ) -> Usage {
-        let Some(after) = self.used() else { return before };
-        let used = before.until(after);
-        self.pushing = self.pushing.and(used);
-        if let Some(to) = to {
-            self.charge(all, to, used, (after, now));
+    /// That was done for `to`, or for somebody without memory, since `began`. Says what time it is.
+    pub(crate) fn pushed(&mut self, all: &Stalls, to: Option<PortId>, began: u64) -> u64 {
+        let Some(now) = self.clock() else { return began };
+        let took = now.saturating_sub(began);
+        self.pushing = self.pushing.saturating_add(took);
+        match (self.stalled(took, now), to) {
+            (0, _) | (_, None) => {}
+            (ns, Some(to)) => all.charge((to, self.worker), ns, now),
         }
-        after
+        now
     }
 }
 
@@ -387,7 +435,7 @@ mod tests {
 
     /// `ns` of sleep in memory of a port, from `began` on.
     fn sleep(all: &Stalls, port: usize, worker: u64, ns: u64, began: u64) {
-        all.charge((id(port), worker), ns, (began, began + ns));
+        all.charge((id(port), worker), ns, began + ns);
     }
 
     #[test]
@@ -398,7 +446,7 @@ mod tests {
         sleep(&all, 1, 1, MS, over - 2 * MS);
         sleep(&all, 2, 2, 300 * MS, over - 300 * MS);
         assert_eq!(all.left(id(1), over), None);
-        assert_eq!(all.left(id(2), over), Some((299 - FREE / MS) * PRICE * MS));
+        assert_eq!(all.left(id(2), over), Some((299 - FREE / MS / 2) * PRICE * MS));
         // One that slept while another did has caused nothing.
         sleep(&all, 3, 1, 290 * MS, over - 291 * MS);
         assert_eq!(all.left(id(3), over), None);
@@ -414,8 +462,9 @@ mod tests {
         let all = Stalls::new();
         sleep(&all, 1, 1, 25_000, MS);
         let over = MS + 25_000;
-        assert!(all.is_suspect(id(2), over + 25_000 * PRICE - 1));
-        assert!(!all.is_suspect(id(2), over + 25_000 * PRICE + 1));
+        assert!(all.is_timed(id(2), over + 25_000 * PRICE - 1));
+        assert!(!all.is_timed(id(2), over + 25_000 * PRICE + 1));
+        assert!(!all.is_suspect(id(2), over));
         all.suspect(id(3), MS, over);
         assert!(all.is_suspect(id(3), over + PRICE * MS - 1));
         assert!(!all.are_some(over + PRICE * MS));
@@ -428,7 +477,7 @@ mod tests {
             (10..30).for_each(|port| sleep(&all, port, 1, 150 * MS, now + round * MS));
         }
         sleep(&all, 1, 1, 150 * MS, now);
-        assert_eq!(all.left(id(1), now + 150 * MS), Some((150 - FREE / MS) * PRICE * MS));
+        assert_eq!(all.left(id(1), now + 150 * MS), Some((150 - LEAST / MS) * PRICE * MS));
         assert!(all.left(id(29), now + 150 * MS) > Some(20 * 150 * PRICE * MS));
     }
 }

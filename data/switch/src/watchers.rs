@@ -10,7 +10,6 @@ use vmlan_frame::{Batch, Fate, Offloads, Reason, Sample, Sampling, Verdict};
 
 use crate::forward::{Pass, Way};
 use crate::policy::Domain;
-use crate::stalls::Usage;
 use crate::{PortId, PortSet, frame_lists};
 
 /// What a monitor port is shown.
@@ -23,29 +22,29 @@ pub struct Watch {
 }
 
 impl Pass<'_> {
-    /// Shows the batch, which is delivered, to all who watch. `used`: until now by this breath, if
-    /// it is measured and the frames were copied.
+    /// Shows the batch, which is delivered, to all who watch. `began`: now, if it is measured and
+    /// the frames were copied.
     #[cold]
-    pub(crate) fn watched(&mut self, batch: &Batch<'_>, mut used: Option<Usage>) {
+    pub(crate) fn watched(&mut self, batch: &Batch<'_>, mut began: Option<u64>) {
         let table = self.table;
         if table.mirrored() {
             self.mirror(batch);
-            used = self.handed(None, used);
+            began = self.handed(None, began);
         }
         for monitor in table.monitors() {
             self.show_to(batch, *monitor);
-            used = self.handed(self.guest(*monitor), used);
+            began = self.handed(self.guest(*monitor), began);
         }
         if let Some(sampling) = &self.entry.policy.sampling {
             self.sample(batch, sampling);
-            self.handed(None, used);
+            self.handed(None, began);
         }
     }
 
-    /// What was used since `used` was for a monitor, or for what has no guest's memory.
-    fn handed(&mut self, to: Option<PortId>, used: Option<Usage>) -> Option<Usage> {
+    /// What was done since `began` was for a monitor, or for what has no guest's memory.
+    fn handed(&mut self, to: Option<PortId>, began: Option<u64>) -> Option<u64> {
         let stalls = &self.switch.stalls;
-        used.map(|used| self.state.measuring.pushed(stalls, to, used, self.now))
+        began.map(|began| self.state.measuring.pushed(stalls, to, began))
     }
 
     fn domain(&self, i: usize) -> Domain {

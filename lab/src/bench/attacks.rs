@@ -242,14 +242,14 @@ const NOTES: [&str; 3] = [
      ping to pong with 2,000 requests a second; one worker, which serves the attackers' ports too \
      (reach=none: their frames go nowhere). Attackers: one process, of user nobody if the bench is \
      run as root, with a thread and a port for each peer, which attack without a pause.",
-    "Each pair is a window beside the attackers, and after it one beside a control: a process of the \
-     same user and niceness, at ports of a switch that nobody attacks, with as many busy threads as \
-     the attackers had in that window, each of which wants a processor for as much of the time (has \
-     one, or waits for one) and sleeps as often. cores: what the attackers had, and what the control \
-     had. Without the control the figure on a machine with few cores would be the attackers' own use \
-     of them, which the host's scheduler has to bound. rate and p99 are medians of such ratios, \
-     quartiles in brackets. missed: the better quartile misses the goal too; unclear: only the \
-     median does.",
+    "Each pair is a window beside the attackers, and after it one beside a control: a process of \
+     the same user and niceness, at ports of a switch that nobody attacks, with as many busy \
+     threads as the attackers had in that window, each of which wants a processor for as much of \
+     the time (has one, or waits for one) and sleeps as often. cores: what the attackers had, \
+     and what the control had. Without the control the figure on a machine with few cores would \
+     be the attackers' own use of them, which the host's scheduler has to bound. rate and p99 \
+     are medians of such ratios, quartiles in brackets. missed: the better quartile misses the \
+     goal too; unclear: only the median does.",
     "Operator, while the attack goes on: the longest of five requests for counters, `port del` of \
      an attacked port, SIGTERM until the process has gone. start: kill -9, and the same switch \
      again at the same sockets until its API answers.",

@@ -124,8 +124,10 @@ impl Run {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let edge = epoll::EventFlags::IN | epoll::EventFlags::ET;
         epoll::add(&epoll, slot.alarm(), epoll::EventData::new_u64(ALARM), edge)?;
+        let told = shared.clone();
         Ok(Self {
-            forwarder: Forwarder::new(shared.switch.clone()).measured_by(signal::usage),
+            forwarder: Forwarder::new(shared.switch.clone())
+                .measured_by(move || clock(&told), signal::usage),
             idle: Idle::new(shared.spin),
             shared,
             slot,
@@ -235,7 +237,7 @@ impl Run {
             entry.port.counters().worked(own.lane(), spent);
             self.shares.spent(own.id, spent, breath.frames >= MANY);
         }
-        self.forwarder.end_round(begun, now);
+        self.forwarder.end_round(begun);
         frames
     }
 
@@ -299,6 +301,7 @@ impl Run {
         let woken = self.wait_for_work(events, muted);
         self.slot.pulse.fetch_and(!1, Ordering::SeqCst);
         self.shared.watchdog.awake();
+        self.forwarder.awake(clock(&self.shared));
         self.disarm();
         if woken == Woken::Rang || muted {
             self.wake_those_who_want_room();
@@ -367,7 +370,7 @@ impl Run {
         let now = clock(&self.shared);
         let begun = self.forwarder.begin_round(now);
         let done = touch(self, now);
-        self.forwarder.end_round(begun, now);
+        self.forwarder.end_round(begun);
         let took = clock(&self.shared).saturating_sub(now);
         if took >= breath_times::usual(self.own.len()) {
             self.forwarder.took_long(None, took, now);

@@ -25,13 +25,13 @@ impl Pass<'_> {
             return self.show(batch);
         };
         copy.deliver(batch, |copy| {
-            let mut used = self.state.measuring.push();
+            let mut began = self.state.measuring.push();
             for to in touched {
                 self.push(copy, *to);
-                used = self.state.measuring.pushed(stalls, self.guest(*to), used, now);
+                began = self.state.measuring.pushed(stalls, self.guest(*to), began);
             }
             if self.table.watched() {
-                self.watched(copy, Some(used));
+                self.watched(copy, Some(began));
             }
         });
         self.state.measuring.give_back(copy);
