@@ -18,7 +18,7 @@ use crate::policy::retag::Retagged;
 use crate::policy::same_verdict::Alike;
 use crate::policy::{Budget, Domain, Policy};
 use crate::software_offload::Finished;
-use crate::stalls::{Measuring, Usage};
+use crate::stalls::{Measuring, Part, Usage};
 use crate::{Entry, MAX_PORTS, PortId, Switch, Table, frame_lists, meter, snooping};
 
 mod deliver;
@@ -64,7 +64,7 @@ pub struct Forwarder {
 
 /// When a worker began something, if that is measured.
 #[must_use]
-pub struct Begun(Option<u64>);
+pub struct Begun(Option<Part>);
 
 /// What a breath needs besides the batch. Sized once; nothing here grows while frames move.
 pub(crate) struct State {
@@ -132,8 +132,8 @@ impl Forwarder {
         self
     }
 
-    /// A breath of `port`, or something that touches memory of several, took `ns` nanoseconds,
-    /// which is suspiciously long.
+    /// A breath of `port`, or something that touches memory of several, took `ns` nanoseconds until
+    /// now, which is suspiciously long.
     #[cold]
     pub fn took_long(&mut self, port: Option<PortId>, ns: u64, now: u64) {
         if !self.state.measuring.may_be_memory(ns, now) {
@@ -173,10 +173,9 @@ impl Forwarder {
         now: u64,
         touch: impl FnOnce(&dyn Port) -> T,
     ) -> T {
-        let guest = port.is_guest().then_some(id);
-        self.state.measuring.begin(&self.switch.stalls, guest, now);
+        self.state.measuring.begin(&self.switch.stalls, id, now);
         let done = touch(port);
-        self.state.measuring.end(&self.switch.stalls, guest);
+        self.state.measuring.end(&self.switch.stalls, id, port.is_guest());
         done
     }
 
@@ -207,8 +206,7 @@ impl Forwarder {
             return Breath { wait_ns, paused: true, passed_over: true, ..Breath::default() };
         }
         let budget = meter::budget_from(&entry.policy, source, now);
-        let guest = entry.port.is_guest().then_some(source);
-        self.state.measuring.begin(&self.switch.stalls, guest, now);
+        self.state.measuring.begin(&self.switch.stalls, source, now);
         let waited = self.state.at_uplink(source, lane).and_then(Option::take);
         let mut pass = Pass {
             switch: &self.switch,
@@ -239,7 +237,7 @@ impl Forwarder {
         if let Some(at) = self.state.at_uplink(source, lane) {
             *at = uplink;
         }
-        self.state.measuring.end(&self.switch.stalls, guest);
+        self.state.measuring.end(&self.switch.stalls, source, entry.port.is_guest());
         Breath { frames, ..done }
     }
 
@@ -370,7 +368,7 @@ impl Pass<'_> {
     #[inline]
     fn show(&mut self, batch: &Batch<'_>) {
         if self.table.watched() {
-            self.watched(batch, None);
+            self.watched(batch, false);
         }
     }
 

@@ -6,14 +6,13 @@
 //! is dear. A port whose memory caused more than [`FREE`] of it is passed over for [`PRICE`] times
 //! as long: nothing is taken from it, and what is for it is dropped as for a full receiver.
 //!
-//! To tell sleep in page faults from time that the host gave to others takes a system call, which
-//! is made when something took long. Whose memory it was is known of *suspects*: of ports of which
-//! something took long before, for [`PRICE`] times as long as that. Frames of a suspect, and frames
-//! for one, are copied while only their sender's memory is touched, and are delivered from there.
-//! So each part of a breath touches one port's memory, and its sleep is charged to that port. After
-//! memory was slow the *alarm* is on, for [`PRICE`] times as long: breaths of all ports are timed
-//! more closely, and who has a slow one is a suspect. What is too short to be noticed is found by
-//! measuring a round of a worker now and then.
+//! To tell sleep in page faults from time that the host gave to others takes a system call. It is
+//! made when something took long. If the worker has slept over page faults, the port is a *suspect*
+//! for [`PRICE`] times as long, and the *alarm* is on: for as long, breaths of all ports are timed
+//! more closely. A suspect is measured: its frames, and frames for one, are copied while only their
+//! sender's memory is touched, and are delivered from there. So each part of a breath touches one
+//! port's memory, and its sleep is charged to that port. What is too short to be noticed is found
+//! by measuring a round of a worker now and then.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -22,8 +21,8 @@ use vmlan_ram::Slice;
 
 use crate::{MAX_PORTS, PortId};
 
-/// For so many times as long a port is passed over. What all ports together cause is about that
-/// part of a worker's time.
+/// For so many times as long a port is passed over. What it causes is about that part of a worker's
+/// time.
 const PRICE: u64 = 128;
 /// What a port may cause without being passed over, in nanoseconds. It comes back with time. On a
 /// busy machine an honest guest's first page faults sleep, too, for a lock of the whole process or
@@ -50,6 +49,19 @@ pub struct Usage {
     pub sleeps: u64,
     /// Page faults.
     pub faults: u64,
+}
+
+impl Usage {
+    /// It slept from then to `later`, and there were page faults.
+    fn may_have_stalled(self, later: Self) -> bool {
+        later.sleeps > self.sleeps && later.faults > self.faults
+    }
+
+    /// Nanoseconds of other waiting from then to `later`.
+    fn waited(self, later: Self) -> u64 {
+        let sum = |usage: Self| usage.delay.saturating_add(usage.locks);
+        sum(later).saturating_sub(sum(self))
+    }
 }
 
 /// What all workers know. An update that is lost in a race is made up for by the next one.
@@ -143,24 +155,27 @@ impl Stalls {
     /// There are suspects, or the alarm is on.
     #[inline]
     pub(crate) fn are_some(&self, now: u64) -> bool {
-        self.latest_suspected.load(Ordering::Relaxed) > now
-            || self.alarmed.load(Ordering::Relaxed) > now
+        self.latest_suspected.load(Ordering::Relaxed) > now || self.is_alarmed(now)
     }
 
     fn is_suspect(&self, port: PortId, now: u64) -> bool {
         Self::of(&self.suspected, port).load(Ordering::Relaxed) > now
     }
 
-    fn is_timed(&self, port: PortId, now: u64) -> bool {
-        self.alarmed.load(Ordering::Relaxed) > now || self.is_suspect(port, now)
+    /// What it was a suspect for was another port's doing.
+    fn clear(&self, port: PortId) {
+        Self::of(&self.suspected, port).store(0, Ordering::Relaxed);
     }
 
-    /// It was memory of `port`, in which `worker` slept for `ns` until `over`.
+    fn is_alarmed(&self, now: u64) -> bool {
+        self.alarmed.load(Ordering::Relaxed) > now
+    }
+
+    /// It was memory of `port`, in which `worker` slept for `ns` between `began` and `over`.
     ///
     /// A page fault may wait for another one, of a worker that sleeps: what both slept at the same
     /// time is paid for once.
-    fn charge(&self, (port, worker): (PortId, u64), ns: u64, over: u64) {
-        let began = over.saturating_sub(ns);
+    fn charge(&self, (port, worker): (PortId, u64), ns: u64, (began, over): (u64, u64)) {
         let who = worker << 16 | u64::from(port.number());
         let last = self.last.swap(who, Ordering::Relaxed);
         let last_began = self.last_began.swap(began, Ordering::Relaxed);
@@ -172,8 +187,10 @@ impl Stalls {
         let price = ns.saturating_mul(PRICE);
         let paid = Self::of(&self.paid, port);
         let before = paid.load(Ordering::Relaxed);
+        // Those who are passed over cause nothing.
+        let passed = Self::are_later(&self.passed, over);
         let in_debt = Self::are_later(&self.paid, over) + u64::from(before <= over);
-        let free = (FREE / in_debt.max(1)).max(LEAST);
+        let free = (FREE / in_debt.saturating_sub(passed).max(1)).max(LEAST);
         let due = over.saturating_add(free * PRICE);
         let mut until = before.max(over).saturating_add(price);
         // Beyond what is free, those who are passed over again and again share what one may cause.
@@ -205,14 +222,12 @@ pub(crate) struct Measuring {
     awake: Option<Usage>,
     /// Until when that is looked at.
     watches: u64,
-    /// When this breath began, if it is timed.
-    began: Option<u64>,
-    /// Nanoseconds of it in which copied frames were handed to others.
-    pushing: u64,
-    /// Its port is a suspect.
+    /// This breath is of a suspect.
     suspect: bool,
-    /// It touched others' memory, not to be told from its own.
-    mixed: bool,
+    /// The part of this breath that is being measured.
+    part: Option<Part>,
+    /// When this breath, which is not measured, began, if it is timed.
+    began: Option<u64>,
     copy: Copied,
 }
 
@@ -220,6 +235,22 @@ pub(crate) struct Measuring {
 struct By {
     clock: Box<dyn Fn() -> u64 + Send>,
     usage: Box<dyn Fn() -> Usage + Send>,
+}
+
+/// When something began that is measured.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Part {
+    at: u64,
+    used: Usage,
+}
+
+impl Part {
+    /// Nanoseconds until `over` for which the thread slept, but for other waiting, if there were
+    /// page faults that may be the reason.
+    fn stalled(self, over: Self) -> u64 {
+        let ns = over.at.saturating_sub(self.at).saturating_sub(self.used.waited(over.used));
+        if !self.used.may_have_stalled(over.used) || ns < SHORT { 0 } else { ns }
+    }
 }
 
 impl Measuring {
@@ -235,107 +266,103 @@ impl Measuring {
         }
     }
 
-    fn used(&self) -> Option<Usage> {
-        self.by.as_ref().map(|by| (by.usage)())
-    }
-
     fn clock(&self) -> Option<u64> {
         self.by.as_ref().map(|by| (by.clock)())
+    }
+
+    /// Something that is measured begins.
+    fn part(&mut self) -> Option<Part> {
+        let part = self.by.as_ref().map(|by| Part { at: (by.clock)(), used: (by.usage)() });
+        self.awake = part.map(|part| part.used);
+        part
     }
 
     /// The worker has slept of its own accord.
     #[inline]
     pub(crate) fn awake(&mut self, all: &Stalls, now: u64) {
         let watches = now < self.watches || all.are_some(now);
-        self.awake = if watches { self.used() } else { None };
+        self.awake = if watches { self.by.as_ref().map(|by| (by.usage)()) } else { None };
     }
 
-    /// What was done since the thread was [`awake`](Self::awake), or since this was asked last;
-    /// now, after something that took `ns`. Nothing is known the first time in so long; then it is
-    /// from now on.
+    /// Something took `ns` until now. True if it may have been memory, for the most part, and not
+    /// that others had the processor: the thread has slept since it was [`awake`](Self::awake), or
+    /// since this was asked last. Not known the first time in so long; then it is from now on.
     #[cold]
-    fn since(&mut self, ns: u64, now: u64) -> Usage {
-        let Some(used) = self.used() else { return Usage::default() };
-        let before = self.awake.replace(used).unwrap_or(used);
-        self.watches = self.watches.max(now.saturating_add(ns.saturating_mul(PRICE)));
-        Usage {
-            delay: used.delay.saturating_sub(before.delay),
-            locks: used.locks.saturating_sub(before.locks),
-            sleeps: used.sleeps.saturating_sub(before.sleeps),
-            faults: used.faults.saturating_sub(before.faults),
-        }
-    }
-
-    /// Something took `ns`, for all that was done since the thread was awake. True if it may have
-    /// been memory, and not that others had the processor.
     pub(crate) fn may_be_memory(&mut self, ns: u64, now: u64) -> bool {
-        let since = self.since(ns, now);
-        since.sleeps > 0 && since.faults > 0
-    }
-
-    /// Of `ns` that were measured, those for which the thread slept, but for other waiting, if
-    /// there were page faults that may be the reason.
-    fn stalled(&mut self, ns: u64, now: u64) -> u64 {
-        if ns < SHORT {
-            return 0;
+        let Some(by) = &self.by else { return false };
+        let used = (by.usage)();
+        let before = self.awake.replace(used);
+        let slept = before
+            .is_some_and(|before| before.may_have_stalled(used) && before.waited(used) <= ns / 2);
+        if slept || before.is_none() {
+            self.watches = self.watches.max(now.saturating_add(ns.saturating_mul(PRICE)));
         }
-        let since = self.since(ns, now);
-        let ns = ns.saturating_sub(since.delay).saturating_sub(since.locks);
-        if since.sleeps == 0 || since.faults == 0 || ns < SHORT { 0 } else { ns }
+        slept
     }
 
-    /// A round begins, or something else that touches ports' memory: says when, if it is measured.
+    /// A round begins, or something else that touches ports' memory, if it is measured.
     #[inline]
-    pub(crate) fn round(&mut self, all: &Stalls, now: u64) -> Option<u64> {
+    pub(crate) fn round(&mut self, all: &Stalls, now: u64) -> Option<Part> {
         let measured = now < all.rounds.load(Ordering::Relaxed) || now.is_multiple_of(SAMPLE);
-        if !measured {
-            return None;
-        }
-        self.awake = self.used();
-        self.clock()
+        if measured { self.part() } else { None }
     }
 
     /// It is over.
-    pub(crate) fn round_is_over(&mut self, all: &Stalls, began: u64) {
-        let Some(now) = self.clock() else { return };
-        let stalled = self.stalled(now.saturating_sub(began), now);
+    pub(crate) fn round_is_over(&mut self, all: &Stalls, began: Part) {
+        let Some(over) = self.part() else { return };
+        let stalled = began.stalled(over);
         if stalled > 0 {
-            all.took_long(stalled, now);
-            all.alarm(stalled, now);
+            all.took_long(stalled, over.at);
+            all.alarm(stalled, over.at);
         }
     }
 
-    /// A breath begins, or something else that touches memory of a guest, if `guest` is one.
+    /// A breath of a port begins, or something else that touches its memory.
     #[inline]
-    pub(crate) fn begin(&mut self, all: &Stalls, guest: Option<PortId>, now: u64) {
-        self.began = None;
-        self.suspect = false;
-        if all.are_some(now)
-            && let Some(port) = guest
-            && all.is_timed(port, now)
-        {
-            (self.began, self.pushing, self.mixed) = (self.clock(), 0, false);
+    pub(crate) fn begin(&mut self, all: &Stalls, port: PortId, now: u64) {
+        (self.suspect, self.part, self.began) = (false, None, None);
+        if all.are_some(now) {
             self.suspect = all.is_suspect(port, now);
+            match self.suspect {
+                true => self.part = self.part(),
+                false if all.is_alarmed(now) => self.began = self.clock(),
+                false => {}
+            }
         }
     }
 
-    /// It is over.
+    /// It is over. `guest`: the port's memory is one's.
     #[inline]
-    pub(crate) fn end(&mut self, all: &Stalls, guest: Option<PortId>) {
-        if let (Some(began), Some(port)) = (self.began.take(), guest) {
-            self.end_timed(all, port, began);
+    pub(crate) fn end(&mut self, all: &Stalls, port: PortId, guest: bool) {
+        if self.part.is_some() || self.began.is_some() {
+            self.settle(all, port, guest);
+            self.part = None;
         }
     }
 
+    /// So far it was its own memory, or nobody's is told from another's.
     #[cold]
-    fn end_timed(&mut self, all: &Stalls, port: PortId, began: u64) {
-        let Some(now) = self.clock() else { return };
-        let stalled = self.stalled(now.saturating_sub(began).saturating_sub(self.pushing), now);
-        match stalled {
-            0 => {}
-            ns if self.mixed => all.suspect(port, ns, now),
-            ns => all.charge((port, self.worker), ns, now),
+    fn settle(&mut self, all: &Stalls, port: PortId, guest: bool) {
+        if self.part.is_some() {
+            self.part_is_over(all, guest.then_some(port));
+        } else if let Some((began, now)) = self.began.take().zip(self.clock()) {
+            let took = now.saturating_sub(began);
+            if took >= SHORT && self.may_be_memory(took, now) {
+                all.suspect(port, took, now);
+            }
         }
+    }
+
+    /// A part is over that touched the memory of `guest`, or none, and the next one begins. True
+    /// if it was slow.
+    fn part_is_over(&mut self, all: &Stalls, guest: Option<PortId>) -> bool {
+        let before = self.part;
+        self.part = self.part();
+        let Some((before, over)) = before.zip(self.part) else { return false };
+        let stalled = before.stalled(over);
+        let Some(port) = guest.filter(|_| stalled > 0) else { return false };
+        all.charge((port, self.worker), stalled, (before.at, over.at));
+        true
     }
 
     /// Where to copy this breath's frames for `receivers`, if it or one of them is a suspect.
@@ -347,29 +374,29 @@ impl Measuring {
     ) -> Option<Copied> {
         self.by.as_ref()?;
         let copies = self.suspect || receivers.any(|port| all.is_suspect(*port, now));
-        self.mixed |= !copies;
         copies.then(|| std::mem::take(&mut self.copy))
     }
 
+    /// Frames of `port` were copied, and are handed to others from now on.
+    pub(crate) fn push(&mut self, all: &Stalls, port: PortId, guest: bool) {
+        self.settle(all, port, guest);
+        if self.part.is_none() {
+            self.part = self.part();
+        }
+    }
+
+    /// That was done for `to`, or for somebody without memory. `port` is whose frames they are.
+    pub(crate) fn pushed(&mut self, all: &Stalls, port: PortId, to: Option<PortId>) {
+        if self.part_is_over(all, to) && to != Some(port) {
+            all.clear(port);
+        }
+    }
+
+    /// All have them.
     pub(crate) fn give_back(&mut self, copy: Copied) {
         self.copy = copy;
-    }
-
-    /// Copied frames are handed to others from now on.
-    pub(crate) fn push(&self) -> u64 {
-        self.clock().unwrap_or(0)
-    }
-
-    /// That was done for `to`, or for somebody without memory, since `began`. Says what time it is.
-    pub(crate) fn pushed(&mut self, all: &Stalls, to: Option<PortId>, began: u64) -> u64 {
-        let Some(now) = self.clock() else { return began };
-        let took = now.saturating_sub(began);
-        self.pushing = self.pushing.saturating_add(took);
-        match (self.stalled(took, now), to) {
-            (0, _) | (_, None) => {}
-            (ns, Some(to)) => all.charge((to, self.worker), ns, now),
-        }
-        now
+        // What is left is the sender's.
+        self.part = self.part.filter(|_| self.suspect);
     }
 }
 
@@ -435,7 +462,7 @@ mod tests {
 
     /// `ns` of sleep in memory of a port, from `began` on.
     fn sleep(all: &Stalls, port: usize, worker: u64, ns: u64, began: u64) {
-        all.charge((id(port), worker), ns, began + ns);
+        all.charge((id(port), worker), ns, (began, began + ns));
     }
 
     #[test]
@@ -462,8 +489,8 @@ mod tests {
         let all = Stalls::new();
         sleep(&all, 1, 1, 25_000, MS);
         let over = MS + 25_000;
-        assert!(all.is_timed(id(2), over + 25_000 * PRICE - 1));
-        assert!(!all.is_timed(id(2), over + 25_000 * PRICE + 1));
+        assert!(all.is_alarmed(over + 25_000 * PRICE - 1));
+        assert!(!all.is_alarmed(over + 25_000 * PRICE + 1));
         assert!(!all.is_suspect(id(2), over));
         all.suspect(id(3), MS, over);
         assert!(all.is_suspect(id(3), over + PRICE * MS - 1));
@@ -477,7 +504,8 @@ mod tests {
             (10..30).for_each(|port| sleep(&all, port, 1, 150 * MS, now + round * MS));
         }
         sleep(&all, 1, 1, 150 * MS, now);
-        assert_eq!(all.left(id(1), now + 150 * MS), Some((150 - LEAST / MS) * PRICE * MS));
+        // The others are passed over, and cause nothing.
+        assert_eq!(all.left(id(1), now + 150 * MS), Some((150 - FREE / MS) * PRICE * MS));
         assert!(all.left(id(29), now + 150 * MS) > Some(20 * 150 * PRICE * MS));
     }
 }

@@ -22,29 +22,30 @@ pub struct Watch {
 }
 
 impl Pass<'_> {
-    /// Shows the batch, which is delivered, to all who watch. `began`: now, if it is measured and
-    /// the frames were copied.
+    /// Shows the batch, which is delivered, to all who watch. `measured`: the frames were copied,
+    /// and whose memory is slow is looked at.
     #[cold]
-    pub(crate) fn watched(&mut self, batch: &Batch<'_>, mut began: Option<u64>) {
+    pub(crate) fn watched(&mut self, batch: &Batch<'_>, measured: bool) {
         let table = self.table;
         if table.mirrored() {
             self.mirror(batch);
-            began = self.handed(None, began);
+            self.handed(None, measured);
         }
         for monitor in table.monitors() {
             self.show_to(batch, *monitor);
-            began = self.handed(self.guest(*monitor), began);
+            self.handed(self.guest(*monitor), measured);
         }
         if let Some(sampling) = &self.entry.policy.sampling {
             self.sample(batch, sampling);
-            self.handed(None, began);
+            self.handed(None, measured);
         }
     }
 
-    /// What was done since `began` was for a monitor, or for what has no guest's memory.
-    fn handed(&mut self, to: Option<PortId>, began: Option<u64>) -> Option<u64> {
-        let stalls = &self.switch.stalls;
-        began.map(|began| self.state.measuring.pushed(stalls, to, began))
+    /// That was for a monitor, or for what has no guest's memory.
+    fn handed(&mut self, to: Option<PortId>, measured: bool) {
+        if measured {
+            self.state.measuring.pushed(&self.switch.stalls, self.source, to);
+        }
     }
 
     fn domain(&self, i: usize) -> Domain {

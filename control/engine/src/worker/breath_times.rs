@@ -27,6 +27,8 @@ pub(super) fn usual(frames: usize) -> u64 {
 pub(super) struct BreathTimes {
     /// When the clock was read last.
     now: u64,
+    /// How long that was after it was read before.
+    took: u64,
     /// There were breaths since then.
     blurred: bool,
     /// All of this round are measured.
@@ -36,10 +38,27 @@ pub(super) struct BreathTimes {
 }
 
 impl BreathTimes {
-    /// A round begins.
-    pub(super) fn begin(&mut self, now: u64) {
+    /// A round begins. Says how long breaths took that nobody is charged for.
+    pub(super) fn begin(&mut self, now: u64) -> u64 {
+        let unseen = self.unseen(now);
         let all = std::mem::take(&mut self.doubt) || now.is_multiple_of(SAMPLE);
         *self = Self { now, all, ..Self::default() };
+        unseen
+    }
+
+    /// How long breaths since the clock was read last have taken, at most.
+    pub(super) fn unseen(&mut self, now: u64) -> u64 {
+        if std::mem::take(&mut self.blurred) { now.saturating_sub(self.now) } else { 0 }
+    }
+
+    /// When the clock was read last.
+    pub(super) fn now(&self) -> u64 {
+        self.now
+    }
+
+    /// How long that was after it was read before.
+    pub(super) fn took(&self) -> u64 {
+        self.took
     }
 
     /// A breath begins, of a port that is measured until `closely`. Says what time it is, roughly.
@@ -86,7 +105,8 @@ impl BreathTimes {
     fn read(&mut self, clock: impl Fn() -> u64) -> u64 {
         let before = std::mem::replace(&mut self.now, clock());
         self.blurred = false;
-        self.now.saturating_sub(before)
+        self.took = self.now.saturating_sub(before);
+        self.took
     }
 }
 
@@ -141,6 +161,17 @@ mod tests {
         let mut slow = Worker { now: 1.into(), ..Worker::default() };
         (0..100).for_each(|_| slow.round(&[50, 900_015, 10_000]));
         assert!(slow.charged[1] > 75_000_000 && slow.charged[2] < 16_000_000, "{:?}", slow.charged);
+    }
+
+    /// Nobody has frames: it is seen when the next round begins.
+    #[test]
+    fn a_long_empty_breath_is_seen_though_nobody_is_charged() {
+        let mut times = BreathTimes::default();
+        assert_eq!(times.begin(1), 0);
+        let (mut closely, read) = (0, || unreachable!("the clock is not read"));
+        assert_eq!(times.empty(&mut closely, read), 0);
+        assert_eq!(times.begin(10_000_001), 10_000_000);
+        assert_eq!(times.begin(10_000_003), 0);
     }
 
     /// The port before it has nothing to do with that.

@@ -188,7 +188,8 @@ impl Run {
         let mut frames = 0;
         (self.held_ns, self.due) = (None, None);
         self.shares.begin();
-        self.times.begin(now);
+        let unseen = self.times.begin(now);
+        self.took(unseen, now);
         let clock = || clock(&self.shared);
         let begun = self.forwarder.begin_round(now);
         for own in &mut self.own {
@@ -225,14 +226,17 @@ impl Run {
                     entry.port.counters().worked(own.lane(), spent);
                 }
                 if spent >= breath_times::usual(0) {
-                    self.forwarder.took_long(Some(own.id), spent, now);
+                    self.forwarder.took_long(Some(own.id), spent, self.times.now());
                 }
                 self.shares.spent(own.id, spent, false);
                 continue;
             }
             let spent = self.times.busy(&mut own.closely, clock);
-            if spent >= breath_times::usual(breath.frames) {
-                self.forwarder.took_long(Some(own.id), spent, now);
+            let took = self.times.took();
+            if took >= breath_times::usual(breath.frames) {
+                // Or it was a breath before it, that found nothing.
+                let port = (took == spent).then_some(own.id);
+                self.forwarder.took_long(port, took, self.times.now());
             }
             entry.port.counters().worked(own.lane(), spent);
             self.shares.spent(own.id, spent, breath.frames >= MANY);
@@ -301,7 +305,6 @@ impl Run {
         let woken = self.wait_for_work(events, muted);
         self.slot.pulse.fetch_and(!1, Ordering::SeqCst);
         self.shared.watchdog.awake();
-        self.forwarder.awake(clock(&self.shared));
         self.disarm();
         if woken == Woken::Rang || muted {
             self.wake_those_who_want_room();
@@ -322,6 +325,7 @@ impl Run {
             let others = due.into_iter().chain(self.poll.timeout()).chain(nap).chain(look);
             let timeout = room.into_iter().chain(others).min();
             let woken = self.wait(events, timeout);
+            self.forwarder.awake(clock(&self.shared));
             let waits = self.held_ns.is_some() || due.is_some() || looks;
             if woken != Woken::Late || waits || nap.is_some() || self.arm_polled() {
                 return woken;
@@ -368,14 +372,21 @@ impl Run {
     /// Runs `touch`, which touches memory of all ports beside their breaths.
     fn timed<T>(&mut self, touch: impl FnOnce(&mut Self, u64) -> T) -> T {
         let now = clock(&self.shared);
+        let unseen = self.times.unseen(now);
+        self.took(unseen, now);
         let begun = self.forwarder.begin_round(now);
         let done = touch(self, now);
         self.forwarder.end_round(begun);
-        let took = clock(&self.shared).saturating_sub(now);
-        if took >= breath_times::usual(self.own.len()) {
-            self.forwarder.took_long(None, took, now);
-        }
+        let over = clock(&self.shared);
+        self.took(over.saturating_sub(now), over);
         done
+    }
+
+    /// Something that touches memory of all ports took `ns` until now.
+    fn took(&mut self, ns: u64, now: u64) {
+        if ns >= breath_times::usual(self.own.len()) {
+            self.forwarder.took_long(None, ns, now);
+        }
     }
 
     /// True if held frames were passed by. They are looked for once more, or nobody would ask for

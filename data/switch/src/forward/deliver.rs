@@ -25,13 +25,14 @@ impl Pass<'_> {
             return self.show(batch);
         };
         copy.deliver(batch, |copy| {
-            let mut began = self.state.measuring.push();
+            self.state.measuring.push(stalls, self.source, self.entry.port.is_guest());
             for to in touched {
                 self.push(copy, *to);
-                began = self.state.measuring.pushed(stalls, self.guest(*to), began);
+                let guest = self.guest(*to);
+                self.state.measuring.pushed(stalls, self.source, guest);
             }
             if self.table.watched() {
-                self.watched(copy, Some(began));
+                self.watched(copy, true);
             }
         });
         self.state.measuring.give_back(copy);

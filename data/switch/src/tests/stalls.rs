@@ -16,6 +16,8 @@ struct Machine {
     slow: Mutex<Vec<Range<usize>>>,
     /// How long a touch of them takes.
     takes: AtomicUsize,
+    /// How long pushes take that are not slow.
+    pushing: AtomicU64,
     /// Where frames are sent from.
     sent: Mutex<Vec<Range<usize>>>,
     /// How often the worker asked what it has used.
@@ -51,6 +53,8 @@ struct Vm {
     sent: Vec<u8>,
     buffers: Vec<u8>,
     sends: AtomicBool,
+    /// It is an uplink.
+    uplink: AtomicBool,
     got: AtomicUsize,
     /// Some of them from copies.
     copied: AtomicUsize,
@@ -73,6 +77,7 @@ impl Port for Vm {
         1
     }
     fn push(&self, batch: &Batch<'_>, list: &mut [u16]) -> usize {
+        self.machine.add(self.machine.pushing.load(Ordering::Relaxed), Usage::default());
         for i in list.iter() {
             let frame = batch.frame(usize::from(*i)).unwrap();
             frame.body.iter().for_each(|piece| self.machine.touch(*piece));
@@ -103,7 +108,7 @@ impl Port for Vm {
     }
     fn disarm(&self, _: usize) {}
     fn is_guest(&self) -> bool {
-        true
+        !self.uplink.load(Ordering::Relaxed)
     }
     fn counters(&self) -> &Counters {
         &self.counters
@@ -133,6 +138,7 @@ fn lan_with(n: u8, policy: impl Fn(u8) -> Policy) -> Lan {
             sent: [&to[..], &from, &ip, &[7; 266]].concat(),
             buffers: vec![0; 64],
             sends: AtomicBool::new(true),
+            uplink: AtomicBool::new(false),
             got: AtomicUsize::new(0),
             copied: AtomicUsize::new(0),
             told: AtomicUsize::new(0),
@@ -235,7 +241,7 @@ fn many_slow_memories_cost_no_more_than_one() {
     let at_first = lan.run(10_000 * MS);
     lan.run(10_000 * MS);
     let slept = lan.run(60_000 * MS);
-    assert!(at_first <= 20 && slept <= 2, "{at_first} %, then {slept} %");
+    assert!(at_first <= 35 && slept <= 2, "{at_first} %, then {slept} %");
 }
 
 /// A page that is read from a disk now and then is waited for, whatever others do.
@@ -294,13 +300,15 @@ fn who_is_taken_from_the_processor_is_not_measured() {
         lan.round();
     };
     (0..1_000).for_each(|n| round(&mut lan, 0, n % 2));
-    (0..1_000).for_each(|_| round(&mut lan, 1, 0));
+    (0..1_000).for_each(|n| round(&mut lan, 1, n % 2));
     let rounds = asked(&lan);
-    // Its sleep, its preemption, and one round in 256.
-    assert!((4_000..4_100).contains(&rounds), "{rounds}");
-    // Nor is a suspect, while nothing of it takes long.
-    round(&mut lan, 1, 1);
-    asked(&lan);
+    // Its preemption, its sleep most of the time, and one round in 256.
+    assert!((2_000..4_100).contains(&rounds), "{rounds}");
+    // A suspect is, for as long as that was worth.
+    lan.machine.add(MS, Usage { sleeps: 1, faults: 1, ..Usage::default() });
+    lan.forwarder.took_long(Some(id(0)), MS, lan.now());
+    (0..1_300).for_each(|_| assert_eq!(lan.round(), 100_000));
+    assert!(asked(&lan) > 3_000);
     (0..1_000).for_each(|_| assert_eq!(lan.round(), 100_000));
     assert!(asked(&lan) < 10);
 }
@@ -317,6 +325,51 @@ fn frames_of_those_who_are_not_slow_are_not_copied() {
     for vm in [1, 2, 5, 0] {
         assert!(got[vm] > 350_000 && copied(vm) < 50, "{vm}: {} of {got:?}", copied(vm));
     }
+}
+
+/// A receiver pays for its own time, however long its own work takes.
+#[test]
+fn who_gets_frames_does_not_pay_for_their_sender() {
+    let mut lan = lan(4);
+    lan.machine.pushing.store(30_000, Ordering::Relaxed);
+    lan.slow(&[2], &[], 15 * MS);
+    lan.run(2_000 * MS);
+    lan.take();
+    lan.run(20_000 * MS);
+    let got = lan.take();
+    // Nobody else is passed over: nothing of the third, nor for it, passes.
+    assert!(got[0] > 80_000 && got[0] == got[1] && got[2] < 200 && got[3] < 200, "{got:?}");
+}
+
+/// So does one that gets them from an uplink, which has no memory of a guest's.
+#[test]
+fn who_downloads_into_slow_memory_is_passed_over() {
+    let mut lan = lan(3);
+    lan.vms[0].uplink.store(true, Ordering::Relaxed);
+    lan.vms[1].sends.store(false, Ordering::Relaxed);
+    lan.slow(&[], &[1], 15 * MS);
+    lan.run(2_000 * MS);
+    lan.take();
+    let slept = lan.run(20_000 * MS);
+    let got = lan.take();
+    assert!(slept <= 1 && got[1] < 200, "{slept} %, {got:?}");
+    assert!(got[0] > 190_000, "what another one sends to the uplink: {got:?}");
+}
+
+/// Sleep and waiting between the parts that are measured are nobody's.
+#[test]
+fn who_comes_after_somebody_elses_sleep_does_not_pay_for_it() {
+    let mut lan = lan(4);
+    lan.machine.pushing.store(30_000, Ordering::Relaxed);
+    lan.slow(&[2], &[], 15 * MS);
+    for n in 0..100_000 {
+        let delay = if n % 2 == 0 { MS } else { 0 };
+        lan.machine.add(MS, Usage { delay, sleeps: 1, faults: 1, locks: 0 });
+        lan.round();
+    }
+    let got = lan.take();
+    assert_eq!([got[0], got[1]], [100_000; 2]);
+    assert!(got[2] < 1_500 && got[3] < 1_500, "{got:?}");
 }
 
 /// A sender is told of a narrow link by a packet in its own buffers: they are not the link's.
