@@ -77,7 +77,7 @@ pub(crate) struct Stalls {
     suspected: Box<[AtomicU64]>,
     /// The latest of them.
     latest_suspected: AtomicU64,
-    /// Until when all are timed closely.
+    /// Until when the alarm is on.
     alarmed: AtomicU64,
     /// Until when rounds are measured.
     rounds: AtomicU64,
@@ -145,7 +145,7 @@ impl Stalls {
     /// Suspects share what one may cause.
     pub(crate) fn suspect(&self, port: PortId, ns: u64, now: u64) {
         self.alarm(ns, now);
-        let others = Self::are_later(&self.suspected, now).max(1);
+        let others = Self::are_later(&self.suspected, now).clamp(1, MOST);
         let price = ns.saturating_mul(PRICE).saturating_mul(others);
         let until = now.saturating_add(price);
         Self::of(&self.suspected, port).fetch_max(until, Ordering::Relaxed);
@@ -160,11 +160,6 @@ impl Stalls {
 
     fn is_suspect(&self, port: PortId, now: u64) -> bool {
         Self::of(&self.suspected, port).load(Ordering::Relaxed) > now
-    }
-
-    /// What it was a suspect for was another port's doing.
-    fn clear(&self, port: PortId) {
-        Self::of(&self.suspected, port).store(0, Ordering::Relaxed);
     }
 
     fn is_alarmed(&self, now: u64) -> bool {
@@ -325,8 +320,7 @@ impl Measuring {
             self.suspect = all.is_suspect(port, now);
             match self.suspect {
                 true => self.part = self.part(),
-                false if all.is_alarmed(now) => self.began = self.clock(),
-                false => {}
+                false => self.began = self.clock(),
             }
         }
     }
@@ -334,9 +328,12 @@ impl Measuring {
     /// It is over. `guest`: the port's memory is one's.
     #[inline]
     pub(crate) fn end(&mut self, all: &Stalls, port: PortId, guest: bool) {
-        if self.part.is_some() || self.began.is_some() {
-            self.settle(all, port, guest);
-            self.part = None;
+        if let Some(at) = self.part.map(|part| part.at).or(self.began) {
+            let took = self.clock().map_or(0, |now| now.saturating_sub(at));
+            if took >= SHORT {
+                self.settle(all, port, guest);
+            }
+            (self.part, self.began) = (None, None);
         }
     }
 
@@ -353,16 +350,15 @@ impl Measuring {
         }
     }
 
-    /// A part is over that touched the memory of `guest`, or none, and the next one begins. True
-    /// if it was slow.
-    fn part_is_over(&mut self, all: &Stalls, guest: Option<PortId>) -> bool {
+    /// A part is over that touched the memory of `guest`, or none, and the next one begins.
+    fn part_is_over(&mut self, all: &Stalls, guest: Option<PortId>) {
         let before = self.part;
         self.part = self.part();
-        let Some((before, over)) = before.zip(self.part) else { return false };
+        let Some((before, over)) = before.zip(self.part) else { return };
         let stalled = before.stalled(over);
-        let Some(port) = guest.filter(|_| stalled > 0) else { return false };
-        all.charge((port, self.worker), stalled, (before.at, over.at));
-        true
+        if let Some(port) = guest.filter(|_| stalled > 0) {
+            all.charge((port, self.worker), stalled, (before.at, over.at));
+        }
     }
 
     /// Where to copy this breath's frames for `receivers`, if it or one of them is a suspect.
@@ -385,18 +381,18 @@ impl Measuring {
         }
     }
 
-    /// That was done for `to`, or for somebody without memory. `port` is whose frames they are.
-    pub(crate) fn pushed(&mut self, all: &Stalls, port: PortId, to: Option<PortId>) {
-        if self.part_is_over(all, to) && to != Some(port) {
-            all.clear(port);
-        }
+    /// That was done for `to`, or for somebody without memory.
+    pub(crate) fn pushed(&mut self, all: &Stalls, to: Option<PortId>) {
+        self.part_is_over(all, to);
     }
 
     /// All have them.
     pub(crate) fn give_back(&mut self, copy: Copied) {
         self.copy = copy;
-        // What is left is the sender's.
-        self.part = self.part.filter(|_| self.suspect);
+        // What is left is the sender's, and more of its frames may come.
+        if !self.suspect {
+            self.began = self.part.take().map(|part| part.at);
+        }
     }
 }
 

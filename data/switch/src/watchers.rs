@@ -44,7 +44,7 @@ impl Pass<'_> {
     /// That was for a monitor, or for what has no guest's memory.
     fn handed(&mut self, to: Option<PortId>, measured: bool) {
         if measured {
-            self.state.measuring.pushed(&self.switch.stalls, self.source, to);
+            self.state.measuring.pushed(&self.switch.stalls, to);
         }
     }
 

@@ -29,7 +29,7 @@ impl Pass<'_> {
             for to in touched {
                 self.push(copy, *to);
                 let guest = self.guest(*to);
-                self.state.measuring.pushed(stalls, self.source, guest);
+                self.state.measuring.pushed(stalls, guest);
             }
             if self.table.watched() {
                 self.watched(copy, true);

@@ -12,10 +12,8 @@ const MS: u64 = 1_000_000;
 struct Machine {
     clock: AtomicU64,
     usage: Mutex<Usage>,
-    /// Addresses that are slow.
-    slow: Mutex<Vec<Range<usize>>>,
-    /// How long a touch of them takes.
-    takes: AtomicUsize,
+    /// Addresses that are slow, and how long a touch of them takes.
+    slow: Mutex<Vec<(Range<usize>, u64)>>,
     /// How long pushes take that are not slow.
     pushing: AtomicU64,
     /// Where frames are sent from.
@@ -28,9 +26,9 @@ impl Machine {
     fn touch(&self, bytes: Slice<'_>) {
         let (at, len) = bytes.as_raw();
         let (start, end) = (at.addr(), at.addr() + len);
-        if self.slow.lock().unwrap().iter().any(|slow| slow.start < end && start < slow.end) {
-            let took = self.takes.load(Ordering::Relaxed) as u64;
-            self.add(took, Usage { sleeps: 1, faults: 1, ..Usage::default() });
+        let slow = self.slow.lock().unwrap();
+        if let Some((_, took)) = slow.iter().find(|(at, _)| at.start < end && start < at.end) {
+            self.add(*took, Usage { sleeps: 1, faults: 1, ..Usage::default() });
         }
     }
 
@@ -53,6 +51,8 @@ struct Vm {
     sent: Vec<u8>,
     buffers: Vec<u8>,
     sends: AtomicBool,
+    /// A packet of another queue comes before it in the same breath.
+    twice: AtomicBool,
     /// It is an uplink.
     uplink: AtomicBool,
     got: AtomicUsize,
@@ -63,17 +63,26 @@ struct Vm {
     counters: Counters,
 }
 
+impl Vm {
+    fn deliver(&self, spare: &mut Batch<'static>, sink: &mut dyn Sink) {
+        let mut batch = Batch::take(spare);
+        batch.add(&[Slice::from_bytes(&self.sent)], Offload::NONE).unwrap();
+        sink.deliver(&mut batch);
+        batch.give_back(spare);
+    }
+}
+
 impl Port for Vm {
     fn pull(&self, _: usize, spare: &mut Batch<'static>, _: usize, sink: &mut dyn Sink) -> usize {
         if !self.sends.load(Ordering::Relaxed) {
             return 0;
         }
+        if self.twice.load(Ordering::Relaxed) {
+            self.deliver(spare, sink);
+        }
         // For its ring; what copies the frame out of there cannot be seen here.
         self.machine.touch(Slice::from_bytes(&self.sent));
-        let mut batch = Batch::take(spare);
-        batch.add(&[Slice::from_bytes(&self.sent)], Offload::NONE).unwrap();
-        sink.deliver(&mut batch);
-        batch.give_back(spare);
+        self.deliver(spare, sink);
         1
     }
     fn push(&self, batch: &Batch<'_>, list: &mut [u16]) -> usize {
@@ -138,6 +147,7 @@ fn lan_with(n: u8, policy: impl Fn(u8) -> Policy) -> Lan {
             sent: [&to[..], &from, &ip, &[7; 266]].concat(),
             buffers: vec![0; 64],
             sends: AtomicBool::new(true),
+            twice: AtomicBool::new(false),
             uplink: AtomicBool::new(false),
             got: AtomicUsize::new(0),
             copied: AtomicUsize::new(0),
@@ -205,8 +215,8 @@ impl Lan {
     fn slow(&self, sent: &[usize], buffers: &[usize], takes: u64) {
         let sent = sent.iter().map(|vm| range(&self.vms[*vm].sent));
         let buffers = buffers.iter().map(|vm| range(&self.vms[*vm].buffers));
-        *self.machine.slow.lock().unwrap() = sent.chain(buffers).collect();
-        self.machine.takes.store(usize::try_from(takes).unwrap(), Ordering::Relaxed);
+        let all = sent.chain(buffers).map(|range| (range, takes));
+        *self.machine.slow.lock().unwrap() = all.collect();
     }
     fn take(&self) -> Vec<usize> {
         self.vms.iter().map(|vm| vm.got.swap(0, Ordering::Relaxed)).collect()
@@ -339,6 +349,26 @@ fn who_gets_frames_does_not_pay_for_their_sender() {
     let got = lan.take();
     // Nobody else is passed over: nothing of the third, nor for it, passes.
     assert!(got[0] > 80_000 && got[0] == got[1] && got[2] < 200 && got[3] < 200, "{got:?}");
+}
+
+/// One that is slow by little, and pays, does not hide one that is slow by much: not by being its
+/// receiver, nor by having something from another queue before.
+#[test]
+fn who_sends_to_a_slow_receiver_pays_for_its_own_memory() {
+    for twice in [false, true] {
+        let mut lan = lan(4);
+        lan.vms[2].twice.store(twice, Ordering::Relaxed);
+        lan.slow(&[], &[3], 15 * MS);
+        lan.run(5_000 * MS);
+        lan.slow(&[2], &[], 15 * MS);
+        let buffers = range(&lan.vms[3].buffers);
+        lan.machine.slow.lock().unwrap().push((buffers, 25_000));
+        lan.run(2_000 * MS);
+        lan.take();
+        let slept = lan.run(20_000 * MS);
+        let got = lan.take();
+        assert!(slept <= 1 && got[3] < 200 && got[0] > 100_000, "{twice}: {slept} %, {got:?}");
+    }
 }
 
 /// So does one that gets them from an uplink, which has no memory of a guest's.
