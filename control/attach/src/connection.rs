@@ -130,6 +130,9 @@ impl From<KeeperError> for ConnectionError {
 /// another reason.
 const SLICE: Duration = Duration::from_millis(20);
 
+/// Bytes that are peeked at where each control message is to be looked at anew: most are shorter.
+const FEW: usize = 64;
+
 /// One connection. Reading it never waits.
 #[derive(Debug)]
 pub struct Connection<F: Framing> {
@@ -143,6 +146,8 @@ pub struct Connection<F: Framing> {
     /// Where the bytes end that the descriptors came with.
     fds_end: usize,
     started: Option<Instant>,
+    /// The last message was a control message that was handed out alone.
+    alone: bool,
     /// With one, `buf` has what a peek has shown: it is in the socket still.
     journal: Option<Journal>,
     /// Descriptors are among what the peek has shown.
@@ -173,6 +178,7 @@ impl<F: Framing> Connection<F> {
             fds: Vec::new(),
             fds_end: 0,
             started: None,
+            alone: false,
             framing: PhantomData,
         }
     }
@@ -274,6 +280,7 @@ impl<F: Framing> Connection<F> {
     fn take(&mut self, header: F::Header, size: usize) -> Message<'_, F::Header> {
         let (start, end) = (self.start, self.start + size);
         self.control = self.journal.is_some() && F::is_control(&header);
+        self.alone = self.control;
         if F::is_once(&header) {
             self.journal.iter().for_each(|journal| journal.set_once(true));
         }
@@ -310,7 +317,13 @@ impl<F: Framing> Connection<F> {
             return Ok(false);
         }
         let from = self.end;
-        let limit = if self.fds.is_empty() { self.buf.len() } else { goal };
+        let limit = match (self.fds.is_empty(), F::AHEAD && !self.alone) {
+            (false, _) => goal,
+            (true, true) => self.buf.len(),
+            // What is behind a control message is looked at again after it: a flood of small ones
+            // would be copied a hundred times.
+            (true, false) => goal.max(FEW).min(self.buf.len()),
+        };
         let free = self.buf.get_mut(from..limit).unwrap_or_default();
         let place = i32::try_from(from).map_err(|_| ConnectionError::Unknown)?;
         if self.place != Some(from) {
