@@ -75,9 +75,7 @@ pub(crate) struct Stalls {
     latest: AtomicU64,
     /// Until when each port is a suspect.
     suspected: Box<[AtomicU64]>,
-    /// The latest of them.
-    latest_suspected: AtomicU64,
-    /// Until when the alarm is on.
+    /// Until when the alarm is on, as while there are suspects.
     alarmed: AtomicU64,
     /// Until when rounds are measured.
     rounds: AtomicU64,
@@ -95,7 +93,6 @@ impl Stalls {
             passed: zeros(),
             latest: AtomicU64::new(0),
             suspected: zeros(),
-            latest_suspected: AtomicU64::new(0),
             alarmed: AtomicU64::new(0),
             rounds: AtomicU64::new(0),
             last: AtomicU64::new(0),
@@ -144,26 +141,21 @@ impl Stalls {
     /// A breath of `port` took `ns`: it may have been its memory, or that of who got its frames.
     /// Suspects share what one may cause.
     pub(crate) fn suspect(&self, port: PortId, ns: u64, now: u64) {
-        self.alarm(ns, now);
         let others = Self::are_later(&self.suspected, now).clamp(1, MOST);
         let price = ns.saturating_mul(PRICE).saturating_mul(others);
         let until = now.saturating_add(price);
         Self::of(&self.suspected, port).fetch_max(until, Ordering::Relaxed);
-        self.latest_suspected.fetch_max(until, Ordering::Relaxed);
+        self.alarmed.fetch_max(until, Ordering::Relaxed);
     }
 
-    /// There are suspects, or the alarm is on.
+    /// The alarm is on: there may be suspects.
     #[inline]
     pub(crate) fn are_some(&self, now: u64) -> bool {
-        self.latest_suspected.load(Ordering::Relaxed) > now || self.is_alarmed(now)
+        self.alarmed.load(Ordering::Relaxed) > now
     }
 
     fn is_suspect(&self, port: PortId, now: u64) -> bool {
         Self::of(&self.suspected, port).load(Ordering::Relaxed) > now
-    }
-
-    fn is_alarmed(&self, now: u64) -> bool {
-        self.alarmed.load(Ordering::Relaxed) > now
     }
 
     /// It was memory of `port`, in which `worker` slept for `ns` between `began` and `over`.
@@ -178,7 +170,6 @@ impl Stalls {
         let of_another = last >> 16 != worker && last & 0xffff != who & 0xffff;
         let both = last_over.min(over).saturating_sub(last_began.max(began));
         let ns = if of_another { ns.saturating_sub(both) } else { ns };
-        self.alarm(ns, over);
         let price = ns.saturating_mul(PRICE);
         let paid = Self::of(&self.paid, port);
         let before = paid.load(Ordering::Relaxed);
@@ -204,7 +195,7 @@ impl Stalls {
         // When it is back it is measured at once.
         let suspect = until.saturating_add(price);
         Self::of(&self.suspected, port).fetch_max(suspect, Ordering::Relaxed);
-        self.latest_suspected.fetch_max(suspect, Ordering::Relaxed);
+        self.alarmed.fetch_max(suspect, Ordering::Relaxed);
     }
 }
 
@@ -337,7 +328,8 @@ impl Measuring {
         }
     }
 
-    /// So far it was its own memory, or nobody's is told from another's.
+    /// What was done so far is the port's: of a suspect it touched no other memory. Any other may
+    /// have touched its receivers', so it only becomes a suspect.
     #[cold]
     fn settle(&mut self, all: &Stalls, port: PortId, guest: bool) {
         if self.part.is_some() {
@@ -481,16 +473,14 @@ mod tests {
     }
 
     #[test]
-    fn everybody_is_measured_for_as_long_as_it_was_worth() {
+    fn the_alarm_is_on_for_as_long_as_it_was_worth_and_while_there_are_suspects() {
         let all = Stalls::new();
-        sleep(&all, 1, 1, 25_000, MS);
-        let over = MS + 25_000;
-        assert!(all.is_alarmed(over + 25_000 * PRICE - 1));
-        assert!(!all.is_alarmed(over + 25_000 * PRICE + 1));
-        assert!(!all.is_suspect(id(2), over));
-        all.suspect(id(3), MS, over);
-        assert!(all.is_suspect(id(3), over + PRICE * MS - 1));
-        assert!(!all.are_some(over + PRICE * MS));
+        all.alarm(25_000, MS);
+        assert!(all.are_some(MS + 25_000 * PRICE - 1) && !all.are_some(MS + 25_000 * PRICE));
+        assert!(!all.is_suspect(id(2), MS));
+        all.suspect(id(3), MS, MS);
+        assert!(all.is_suspect(id(3), MS + PRICE * MS - 1) && all.are_some(MS + PRICE * MS - 1));
+        assert!(!all.are_some(MS + PRICE * MS));
     }
 
     #[test]
