@@ -32,6 +32,13 @@ fn read(sock: &impl AsFd, len: usize) -> Vec<u8> {
     buf
 }
 
+/// A silent file, made after the processes that fork keepers: one that is forked later has a copy
+/// of the file, closes it first of all, and is parked.
+fn silent(make: impl FnOnce() -> Option<SilentFile>) -> Option<SilentFile> {
+    vmlan_keeper::start(true).unwrap();
+    make()
+}
+
 /// What the kernel promises, and all of this is built on.
 #[test]
 fn a_peek_tells_of_descriptors_up_to_the_last_byte_it_shows() {
@@ -98,7 +105,7 @@ fn only_what_is_harmless_is_passed_on() {
 /// A peer whose descriptor does not answer loses its connection; the port goes on.
 #[test]
 fn a_parked_keeper_is_replaced() {
-    let Some(silent) = SilentFile::new() else { return };
+    let Some(silent) = silent(SilentFile::new) else { return };
     let (dir, keeper, kept, peer) = connected();
     let (mut buf, mut fds) = ([0; 100], Vec::new());
     send(&peer, b"x", &[silent.fd()], SendFlags::empty());
@@ -118,7 +125,7 @@ fn a_parked_keeper_is_replaced() {
 /// The descriptor is in the queue when the connection ends: the keeper closes it, and hangs.
 #[test]
 fn what_is_queued_is_closed_by_the_keeper() {
-    let Some(mut silent) = SilentFile::talking() else { return };
+    let Some(mut silent) = silent(SilentFile::talking) else { return };
     let (dir, keeper, kept, peer) = connected();
     let second = UnixStream::connect(dir.path().join("s")).unwrap();
     let innocent = keeper.accept().unwrap();
@@ -138,7 +145,7 @@ fn what_is_queued_is_closed_by_the_keeper() {
 /// No more than four processes hang for one port, and those that wake up go.
 #[test]
 fn few_keepers_hang() {
-    let Some(silent) = SilentFile::new() else { return };
+    let Some(silent) = silent(SilentFile::new) else { return };
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
     let keeper = listen(&path);
