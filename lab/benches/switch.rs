@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use criterion::{Criterion, Throughput, criterion_group};
 use vmlan_frame::{BATCH, Batch, Counters, Mac, Offload, Offloads, Port, Sink};
-use vmlan_ram::{Slice, SliceMut};
+use vmlan_ram::{Lines, Slice, SliceMut};
 use vmlan_switch::{Entry, Forwarder, Options, PortId, Switch, Table};
 
 const SLOT: usize = 2048;
@@ -21,6 +21,7 @@ struct Ring {
     tx: Mutex<(Vec<u8>, usize)>,
     rx: Mutex<(Vec<u8>, usize)>,
     slots: usize,
+    next: Lines,
     counters: Counters,
     sent: AtomicU64,
 }
@@ -33,8 +34,10 @@ impl Ring {
         }
         Arc::new(Self {
             tx: Mutex::new((tx, 0)),
-            rx: Mutex::new((vec![0; BATCH * SLOT], 0)),
+            // Not zeros: the kernel is to have given all pages before the first frame.
+            rx: Mutex::new((vec![1; BATCH * SLOT], 0)),
             slots,
+            next: Lines::default(),
             counters: Counters::default(),
             sent: AtomicU64::new(0),
         })
@@ -78,9 +81,19 @@ impl Port for Ring {
             *next = (*next + 1) % BATCH;
             bytes += frame.write_to(&mut SliceMut::from_bytes(&mut memory[at..at + SLOT]), 0);
         }
+        if self.next.is_wanted() {
+            let mut lines = self.next.note();
+            for k in 0..list.len() {
+                let at = (*next + k) % BATCH * SLOT;
+                lines.buffer(&SliceMut::from_bytes(&mut memory[at..at + SLOT]), 0);
+            }
+        }
         self.counters.output.count(list.len(), bytes as u64);
         self.sent.fetch_add(list.len() as u64, Ordering::Relaxed);
         list.len()
+    }
+    fn expect(&self) {
+        self.next.prefetch();
     }
     fn offloads(&self) -> Offloads {
         Offloads::NONE
@@ -102,9 +115,8 @@ fn mac(n: usize) -> [u8; 6] {
     [2, 0, b[0], b[1], b[2], b[3]]
 }
 
-/// `ports` ports and `macs` addresses, spread evenly; port 0 sends to all the others' in a mixed
-/// order.
-fn world(ports: usize, macs: usize) -> (Table, Forwarder, Arc<Ring>) {
+/// The ports of [`world`]. Port 0 sends to all the others' addresses in a mixed order.
+fn rings(ports: usize, macs: usize) -> Vec<Arc<Ring>> {
     let slots = if macs <= ports { BATCH } else { 16 * BATCH };
     let step = std::sync::atomic::AtomicUsize::new(1);
     let frame = |_| {
@@ -117,8 +129,12 @@ fn world(ports: usize, macs: usize) -> (Table, Forwarder, Arc<Ring>) {
         f[6..12].copy_from_slice(&mac(0));
         f
     };
-    let rings: Vec<_> =
-        (0..ports).map(|p| Ring::new(if p == 0 { slots } else { 1 }, frame)).collect();
+    (0..ports).map(|p| Ring::new(if p == 0 { slots } else { 1 }, frame)).collect()
+}
+
+/// `ports` ports and `macs` addresses, spread evenly.
+fn world(ports: usize, macs: usize) -> (Table, Forwarder, Arc<Ring>) {
+    let rings = rings(ports, macs);
     let options = Options { fdb_entries: 4 * macs, fdb_port_cap: u32::MAX, ..Options::default() };
     let switch = Switch::new(options);
     for m in 0..macs {
@@ -137,6 +153,57 @@ fn world(ports: usize, macs: usize) -> (Table, Forwarder, Arc<Ring>) {
     (table, forwarder, rings[0].clone())
 }
 
+/// Delivers what it gets to where it was told beforehand: what a switch would cost that knows all.
+struct Told<'r> {
+    rings: &'r [Arc<Ring>],
+    /// For each batch of the sender's, who gets which frames.
+    lists: &'r [Vec<(usize, Vec<u16>)>],
+    /// The batch.
+    at: usize,
+}
+
+impl Sink for Told<'_> {
+    fn deliver(&mut self, batch: &mut Batch<'_>) {
+        let mut numbers = [0; BATCH];
+        let lists = &self.lists[self.at];
+        for (i, (to, list)) in lists.iter().enumerate() {
+            if let Some((soon, _)) = lists.get(i + 2) {
+                self.rings[*soon].expect();
+            }
+            let numbers = &mut numbers[..list.len()];
+            numbers.copy_from_slice(list);
+            self.rings[*to].push(batch, numbers);
+        }
+    }
+    fn skipped(&mut self, _: usize, _: u64) {}
+}
+
+/// The same frames, pulled and pushed without a switch.
+fn without_switch(rings: &[Arc<Ring>]) -> impl FnMut() + '_ {
+    let memory = rings[0].tx.lock().unwrap();
+    let to = |slot: &[u8]| {
+        let number: [u8; 4] = slot[2..6].try_into().expect("four bytes");
+        u32::from_be_bytes(number) as usize % rings.len()
+    };
+    let lists_of = |batch: &[u8]| {
+        let mut lists: Vec<(usize, Vec<u16>)> = Vec::new();
+        for (i, slot) in (0..).zip(batch.chunks(SLOT)) {
+            match lists.iter_mut().find(|(port, _)| *port == to(slot)) {
+                Some((_, list)) => list.push(i),
+                None => lists.push((to(slot), vec![i])),
+            }
+        }
+        lists
+    };
+    let lists: Vec<_> = memory.0.chunks(BATCH * SLOT).map(lists_of).collect();
+    drop(memory);
+    let (mut spare, mut at) = (Batch::new(), 0);
+    move || {
+        rings[0].pull(0, &mut spare, BATCH, &mut Told { rings, lists: &lists, at });
+        at = (at + 1) % lists.len();
+    }
+}
+
 fn breaths(c: &mut Criterion) {
     let mut group = c.benchmark_group("switch");
     group.throughput(Throughput::Elements(BATCH as u64));
@@ -153,6 +220,9 @@ fn breaths(c: &mut Criterion) {
         group.bench_function(name, |b| {
             b.iter(|| forwarder.breath(&table, source, 0, 1));
         });
+        let rings = rings(ports, macs);
+        let mut breath = without_switch(&rings);
+        group.bench_function(format!("{name}, no switch"), |b| b.iter(&mut breath));
     }
     group.finish();
 }

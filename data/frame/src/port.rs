@@ -72,6 +72,10 @@ pub trait Port: Send + Sync {
     /// what every frame needs.
     fn push(&self, batch: &Batch<'_>, list: &mut [u16]) -> usize;
 
+    /// Frames will be pushed soon: asks the CPU for what [`Port::push`] will wait for. Takes no
+    /// lock, and promises nothing.
+    fn expect(&self) {}
+
     /// What this port's receiver negotiated.
     fn offloads(&self) -> Offloads;
 

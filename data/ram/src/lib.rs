@@ -36,6 +36,7 @@ mod cell;
 mod copy;
 mod dirty_log;
 mod fixup;
+mod lines;
 mod map;
 mod mapping;
 pub mod sigbus;
@@ -45,6 +46,7 @@ mod tests;
 mod window;
 
 pub use dirty_log::DirtyLog;
+pub use lines::{Lines, Noting};
 pub use map::{Map, Region};
 pub use mapping::{MapError, Mapping, page_size};
 pub use slice::{Slice, SliceMut, prefetch, recycle};

@@ -128,6 +128,11 @@ impl<'m> SliceMut<'m> {
         bytes::prefetch(self.bytes.as_ptr(), true);
     }
 
+    #[inline]
+    pub(crate) fn address(&self, offset: usize) -> usize {
+        self.bytes.sub(offset, 1).as_ptr().addr()
+    }
+
     /// As [`SliceMut::prefetch`], of the line that has the byte at `offset`.
     #[inline]
     pub fn prefetch_at(&self, offset: usize) {

@@ -349,7 +349,7 @@ impl Sink for Pass<'_> {
         if self.switch.stalls.are_some(self.now) {
             self.push_measured(batch, &touched);
         } else {
-            touched.iter().for_each(|to| self.push(batch, *to));
+            self.push_all(batch, &touched);
             self.show(batch);
         }
         self.state.touched = touched;

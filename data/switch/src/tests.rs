@@ -26,6 +26,8 @@ struct Fake {
     up: AtomicBool,
     /// How often somebody asked whether it is up.
     looks: AtomicUsize,
+    /// How often it was told to expect frames, and how often of these before the last push.
+    expected: [AtomicUsize; 2],
     /// What is still to be done to the frames it sends.
     offload: Mutex<Offload>,
     counters: Counters,
@@ -60,6 +62,8 @@ impl Port for Fake {
             self.counters.output.drop(Reason::LinkDown, list.len() as u64);
             return list.len();
         }
+        let [times, before_push] = &self.expected;
+        before_push.store(times.load(Ordering::Relaxed), Ordering::Relaxed);
         let n = list.len().min(self.room.load(Ordering::Relaxed));
         self.room.fetch_sub(n, Ordering::Relaxed);
         for i in &list[..n] {
@@ -69,6 +73,9 @@ impl Port for Fake {
             self.rx.lock().unwrap().push(bytes);
         }
         n
+    }
+    fn expect(&self) {
+        self.expected[0].fetch_add(1, Ordering::Relaxed);
     }
     fn offloads(&self) -> Offloads {
         Offloads::NONE
@@ -112,6 +119,7 @@ fn world(n: usize, options: Options) -> World {
             room: AtomicUsize::new(usize::MAX),
             up: AtomicBool::new(true),
             looks: AtomicUsize::new(0),
+            expected: Default::default(),
             offload: Mutex::default(),
             counters: Counters::default(),
         })
@@ -167,6 +175,29 @@ fn unknown_addresses_flood_and_known_ones_do_not() {
     w.send(0, mac(2), mac(1), 4);
     w.breathe(0, 0);
     assert_eq!((w.tags(1), w.tags(2)), (vec![3, 4], vec![3]), "order is kept");
+}
+
+/// A receiver is told before its turn, while others are served: all but the first two of a breath.
+#[test]
+fn receivers_are_told_to_expect_frames() {
+    let mut w = world(6, Options::default());
+    let told = |w: &World| -> Vec<_> {
+        let of = |p: &Arc<Fake>| p.expected.each_ref().map(|n| n.swap(0, Ordering::Relaxed));
+        w.ports.iter().map(of).collect()
+    };
+    w.send(0, mac(9), mac(1), 1);
+    w.breathe(0, 1);
+    assert_eq!(told(&w), [[0, 0], [0, 0], [0, 0], [1, 1], [1, 1], [1, 1]], "flooded");
+    for port in 1..6 {
+        w.send(port, mac(1), mac(1 + u8::try_from(port).unwrap()), 2);
+        w.breathe(port, 2);
+    }
+    assert_eq!(told(&w), [[0, 0]; 6], "one receiver each");
+    for to in [5, 2, 4, 3] {
+        w.send(0, mac(1 + to), mac(1), 3);
+    }
+    w.breathe(0, 3);
+    assert_eq!(told(&w), [[0, 0], [0, 0], [0, 0], [1, 1], [1, 1], [0, 0]], "in the order of turns");
 }
 
 #[test]

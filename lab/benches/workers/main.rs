@@ -103,6 +103,9 @@ impl Port for Fed {
         self.rx.iter().for_each(|ring| ring.post(SIZE));
         done
     }
+    fn expect(&self) {
+        self.port.expect();
+    }
     fn offloads(&self) -> Offloads {
         self.port.offloads()
     }

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
 use vmlan_frame::BATCH;
 use vmlan_nic::virtio::{NetRx, NetTx};
+use vmlan_ram::Lines;
 
 use super::MAX_PAIRS;
 use super::sides::Side;
@@ -20,13 +21,15 @@ const _: () = assert!(LANES <= u64::BITS as usize);
 pub struct Lane {
     pub tx: Mutex<Side<NetTx>>,
     pub rx: Mutex<Side<NetRx>>,
+    /// What the next push touches.
+    pub next: Lines,
 }
 
 impl Lane {
     pub fn new(number: usize) -> Self {
         let tx = Mutex::new(Side { net: NetTx::of_lane(number), ..Side::default() });
         let rx = Mutex::new(Side { net: NetRx::of_lane(number), ..Side::default() });
-        Self { tx, rx }
+        Self { tx, rx, next: Lines::default() }
     }
 }
 

@@ -22,6 +22,9 @@ use crate::waker::Waker;
 /// RARP announcements that may wait; a front end that sends more is repeating itself.
 const MAX_RARP: usize = 16;
 
+/// Frames of a push that is worth being prepared.
+const FEW: usize = 8;
+
 /// Both sides of a lane, locked.
 #[allow(missing_docs, reason = "the names say it")]
 pub struct LockedLane<'p> {
@@ -403,7 +406,23 @@ impl Port for VhostUserPort {
         }
         let Some(lane) = self.lanes.get(self.receiver(batch, 0, ready)) else { return 0 };
         let side = self.receive_side(lane);
-        side.map_or(0, |mut side| self.push_to(&mut side, batch, list))
+        side.map_or(0, |mut side| {
+            let dealt = self.push_to(&mut side, batch, list);
+            // A longer push overlaps its own misses.
+            if list.len() <= FEW && lane.next.is_wanted() {
+                side.net.note_next(&lane.next, list.len());
+            }
+            dealt
+        })
+    }
+
+    /// Of several lanes it is not known which one frames will go by.
+    fn expect(&self) {
+        if self.receivers.ready() == 1
+            && let Some(lane) = self.lanes.get(self.receivers.of(0))
+        {
+            lane.next.prefetch();
+        }
     }
 
     fn offloads(&self) -> Offloads {

@@ -20,7 +20,7 @@ mod place;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-use vmlan_ram::{Map, Window};
+use vmlan_ram::{Map, Noting, Window};
 
 use super::desc::{Desc, NEXT, WRITE};
 use super::queue::{AnyQueue, HEADS, Queue, Ring};
@@ -432,6 +432,11 @@ impl Ring for Queue<Packed> {
     fn base(&self) -> u32 {
         let at = u32::from(self.layout.behind.event());
         at | at << 16
+    }
+
+    fn note_lines(&self, lines: &mut Noting<'_>) {
+        lines.ring(&self.layout.ring, off(self.layout.behind.slot));
+        lines.ring(&self.layout.driver, 0);
     }
 
     /// As [`Inflight`] says: `used_idx` and `old_used_idx`, then the two wrap counters, of a byte

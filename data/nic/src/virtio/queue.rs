@@ -11,7 +11,7 @@
 
 use std::sync::Arc;
 
-use vmlan_ram::{DirtyLog, Map};
+use vmlan_ram::{DirtyLog, Map, Noting};
 
 use super::desc::{Buffers, Desc};
 use super::packed::Packed;
@@ -113,6 +113,9 @@ pub(super) trait Ring: Sized {
 
     /// What `GET_VRING_BASE` answers.
     fn base(&self) -> u32;
+
+    /// Notes the lines of the ring that the next use touches.
+    fn note_lines(&self, lines: &mut Noting<'_>);
 
     /// Notes how far it came in the inflight region.
     fn note(&self, inflight: &Inflight);

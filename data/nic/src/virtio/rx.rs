@@ -1,7 +1,7 @@
 //! The guest's receive queues: frames are copied to where the guest wants them.
 
 use vmlan_frame::{BATCH, Batch, Counters, FrameView, Reason, place_of};
-use vmlan_ram::{Map, Slice, SliceMut};
+use vmlan_ram::{Lines, Map, Slice, SliceMut};
 
 use super::desc::Buffers;
 use super::net::{QueueSlot, QueueState};
@@ -16,6 +16,12 @@ const CHUNK: usize = 32;
 
 /// Pieces of memory one frame is spread over, at most: 64 KiB in buffers of 256 bytes.
 const MAX_RUNS: usize = 256;
+
+/// Frames for which buffers are asked for before the push.
+const FEW: usize = 4;
+
+/// Bytes of a frame of 60 with its header.
+const SHORT: usize = 72;
 
 /// Descriptors one push visits, at most, whatever the guest posts: buffers of one byte
 /// must not keep a worker busy for ever.
@@ -127,6 +133,32 @@ impl Net<RxState> {
                 }
             }
         }
+    }
+
+    /// Notes the lines that the next push of `frames` frames is likely to touch, if there is one
+    /// queue: what is ours, the ring, and both ends of short frames' buffers.
+    pub fn note_next(&self, lines: &Lines, frames: usize) {
+        let mut lines = lines.note();
+        let [ready] = self.ready.as_slice() else { return };
+        let Some(slot) = self.slots.get(usize::from(*ready)) else { return };
+        let Some(queue) = &slot.queue else { return };
+        lines.value(self);
+        lines.value(&self.lane);
+        lines.value(slot);
+        lines.value(&slot.enabled);
+        either!(queue, q => {
+            lines.value(&q.next);
+            q.note_lines(&mut lines);
+            let left = usize::from(q.fetched.wrapping_sub(q.next));
+            for (_, i) in (0..frames.min(FEW).min(left)).zip(0..) {
+                let desc = q.desc(q.head(q.next.wrapping_add(i))).ok();
+                let Some(buffer) = desc.and_then(|d| self.map.slice_mut(d.addr, SHORT)) else {
+                    return;
+                };
+                lines.buffer(&buffer, 0);
+                lines.buffer(&buffer, SHORT - 1);
+            }
+        });
     }
 
     /// Buffers posted and not used, in the queue that has fewest: which one frames go to is for

@@ -12,7 +12,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-use vmlan_ram::{Map, Window};
+use vmlan_ram::{Map, Noting, Window};
 
 use super::desc::{Chain, Desc};
 use super::queue::{AnyQueue, HEADS, Queue, Ring};
@@ -259,6 +259,13 @@ impl Ring for Queue<Split> {
 
     fn base(&self) -> u32 {
         self.done.into()
+    }
+
+    fn note_lines(&self, lines: &mut Noting<'_>) {
+        let mask = self.rings.size - 1;
+        lines.ring(&self.layout.used, 4 + 8 * usize::from(self.done & mask));
+        lines.ring(&self.layout.used, 2);
+        lines.ring(&self.layout.avail, 2);
     }
 
     fn note(&self, inflight: &Inflight) {

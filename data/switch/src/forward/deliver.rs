@@ -7,6 +7,10 @@ use crate::PortId;
 
 const USUAL: usize = 1514; // The bytes of a frame of Ethernet's usual length.
 
+/// How many receivers before its turn one is told to expect frames: the misses of its lock, its ring
+/// and its buffers overlap with the copies for those before it.
+const AHEAD: usize = 2;
+
 /// How many frames of the usual length carry what these do, at least one each. By bytes and not by
 /// segments: how many of those a frame is worth is whatever its sender says.
 fn usual_frames(batch: &Batch<'_>, list: &[u16]) -> usize {
@@ -14,6 +18,18 @@ fn usual_frames(batch: &Batch<'_>, list: &[u16]) -> usize {
 }
 
 impl Pass<'_> {
+    /// Second pass, all destinations.
+    #[inline]
+    pub(super) fn push_all(&mut self, batch: &mut Batch<'_>, touched: &[PortId]) {
+        for (i, to) in touched.iter().enumerate() {
+            let soon = touched.get(i + AHEAD).and_then(|soon| self.table.get(*soon));
+            if let Some(entry) = soon {
+                entry.port.expect();
+            }
+            self.push(batch, *to);
+        }
+    }
+
     /// Second pass, all destinations, while it is measured whose memory makes workers sleep.
     #[cold]
     pub(super) fn push_measured(&mut self, batch: &mut Batch<'_>, touched: &[PortId]) {

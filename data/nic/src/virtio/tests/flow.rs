@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use vmlan_frame::{Gso, Offload, Reason};
-use vmlan_ram::DirtyLog;
+use vmlan_ram::{DirtyLog, Lines};
 
 use super::super::{Features, Inflight, NetRx, NetTx};
 use super::guest::*;
@@ -448,4 +448,27 @@ fn without_queues_frames_are_dropped_for_the_link() {
     b.net.enable(0, false).unwrap();
     assert_eq!(b.push(&[&frame(1, 60)]), 1);
     assert_eq!(b.counters.output.dropped(Reason::LinkDown), 1);
+}
+
+/// Where the next frames go is noted, as far as it is known; a wrong address ends the list, and is
+/// no fault before a frame needs it.
+#[test]
+fn the_next_push_is_prepared() {
+    let lines = Lines::default();
+    let mut b = Bench::<NetRx>::new(8, V1);
+    b.net.note_next(&lines, 1);
+    assert_eq!(lines.noted().count(), 8, "nothing is posted: the queue and the ring");
+    (0..6).for_each(|i| _ = b.guest.offer(i, 2048));
+    b.guest.desc(4, MEMORY - 1, 2048, WRITE, 0);
+    assert_eq!(b.push(&[&frame(1, 60)]), 1);
+    b.net.note_next(&lines, 2);
+    let at = |i: u64| b.guest.map.slice(BUFFERS + 0x1000 * i, 1).unwrap().as_raw().0.addr();
+    let noted: Vec<_> = lines.noted().skip(8).collect();
+    assert_eq!(noted, [at(1), at(1) + 71, at(2), at(2) + 71], "for as many frames as came");
+    b.net.note_next(&lines, 200);
+    assert_eq!(lines.noted().count(), 8 + 2 * 3, "up to the wrong one");
+    assert_eq!(b.net.fault(), None);
+    b.net.enable(0, false).unwrap();
+    b.net.note_next(&lines, 1);
+    assert_eq!(lines.noted().count(), 0);
 }
