@@ -35,6 +35,12 @@ struct Frame {
     offload: Offload,
 }
 
+/// Destination and source at the beginning of a frame.
+#[inline]
+fn macs_of([a, b, c, d, e, f, g, h, i, j, k, l, ..]: &[u8; HEAD]) -> (Mac, Mac) {
+    (Mac::new([*a, *b, *c, *d, *e, *f]), Mac::new([*g, *h, *i, *j, *k, *l]))
+}
+
 /// Up to [`BATCH`] frames.
 #[derive(Default)]
 pub struct Batch<'m> {
@@ -294,10 +300,14 @@ impl<'m> Batch<'m> {
     /// Destination and source of frame `i` (zero if there is no such frame).
     #[inline]
     pub fn macs(&self, i: usize) -> (Mac, Mac) {
-        let Some([a, b, c, d, e, f, g, h, i, j, k, l, ..]) = self.heads.get(i) else {
-            return (Mac::default(), Mac::default());
-        };
-        (Mac::new([*a, *b, *c, *d, *e, *f]), Mac::new([*g, *h, *i, *j, *k, *l]))
+        self.heads.get(i).map_or_else(Default::default, macs_of)
+    }
+
+    /// [`Batch::macs`] of all frames.
+    #[inline]
+    pub fn all_macs(&self) -> impl Iterator<Item = (Mac, Mac)> {
+        let heads = self.heads.get(..self.frames.len()).unwrap_or_default();
+        heads.iter().map(macs_of)
     }
 
     /// How many frames from `i` on have the same destination and source: one look-up serves them

@@ -15,12 +15,12 @@ use vmlan_ram::Slice;
 
 use crate::fdb::Learned;
 use crate::policy::retag::Retagged;
-use crate::policy::same_verdict::Alike;
-use crate::policy::{Budget, Domain, Policy};
+use crate::policy::{Budget, Domain};
 use crate::software_offload::Finished;
 use crate::stalls::{Measuring, Part, Usage};
-use crate::{Entry, MAX_PORTS, PortId, Switch, Table, frame_lists, meter, snooping};
+use crate::{Entry, MAX_PORTS, PortId, Switch, Table, frame_lists, meter};
 
+mod classify;
 mod deliver;
 mod flood;
 mod limits;
@@ -75,8 +75,8 @@ pub(crate) struct State {
     pub(crate) ways: Vec<Way>,
     /// Broadcast domain of each frame; empty if all ports are open.
     pub(crate) domains: Vec<Domain>,
-    /// Hashes of the destinations, from when their sets were prefetched.
-    hashes: Vec<u64>,
+    /// Destinations, sources, and hashes of the destinations, where streams are mixed.
+    looks: Vec<(Mac, Mac, u64)>,
     pub(crate) out: Out,
     /// What a sender is answered.
     answer: Batch<'static>,
@@ -109,7 +109,7 @@ impl Forwarder {
             touched: Vec::with_capacity(MAX_PORTS),
             ways: Vec::with_capacity(BATCH),
             domains: Vec::with_capacity(BATCH),
-            hashes: Vec::with_capacity(BATCH),
+            looks: Vec::with_capacity(BATCH),
             out: Out { finished: Finished::new(), retagged: Retagged::new() },
             answer: Batch::new(),
             at_uplink: vec![Vec::new(); MAX_PORTS],
@@ -286,41 +286,6 @@ fn batch_frame<'b>(batch: &'b Batch<'_>, i: usize) -> (&'b [u8], usize) {
     (batch.head(i), batch.frame_len(i))
 }
 
-/// A frame's domain by the policy, and whether it may pass.
-#[inline]
-fn check_frame(policy: &Policy, batch: &Batch<'_>, i: usize) -> (Domain, Result<(), Reason>) {
-    let head = batch.head(i);
-    match policy.vlan.enter(head) {
-        Ok(domain) => (domain, policy.source_check.check(head, batch.frame_len(i))),
-        Err(reason) => (Domain::OPEN, Err(reason)),
-    }
-}
-
-/// [`check_frame`] of a port that is restricted to what it joined.
-fn check_member(policy: &Policy, batch: &Batch<'_>, i: usize) -> (Domain, Result<(), Reason>) {
-    let (domain, checked) = check_frame(policy, batch, i);
-    (domain, checked.and_then(|()| snooping::guard(batch_frame(batch, i))))
-}
-
-/// `check_frame` of the first frame of `run`, and how many frames from it on are judged alike.
-#[inline]
-fn check_run(
-    policy: &Policy,
-    batch: &Batch<'_>,
-    run: Range<usize>,
-    check_frame: impl Fn(&Policy, &Batch<'_>, usize) -> (Domain, Result<(), Reason>),
-) -> (Domain, Result<(), Reason>, usize) {
-    let first = check_frame(policy, batch, run.start);
-    let fields = Alike::of(batch.head(run.start));
-    let len = batch.frame_len(run.start);
-    let same = |i: &usize| {
-        let known = batch.frame_len(*i) == len && fields.is_some_and(|f| f.is(batch.head(*i)));
-        known || check_frame(policy, batch, *i) == first
-    };
-    let alike = run.clone().skip(1).take_while(same).count();
-    (first.0, first.1, 1 + alike)
-}
-
 /// One batch on its way.
 pub(crate) struct Pass<'a> {
     pub(crate) switch: &'a Switch,
@@ -372,84 +337,6 @@ impl Pass<'_> {
         }
     }
 
-    /// First pass: headers only. Frames of one stream follow each other: one look-up serves the
-    /// run.
-    fn classify(&mut self, batch: &mut Batch<'_>, admitted: usize) {
-        self.state.ways.clear();
-        self.state.domains.clear();
-        if self.entry.policy.joined_only {
-            return self.classify_each(batch, admitted, check_member);
-        }
-        if self.entry.policy.looks_at_each() || !self.table.all_open() {
-            return self.classify_each(batch, admitted, check_frame);
-        }
-        self.prefetch(batch);
-        let (mut last_src, mut source_ok) = (Mac::default(), Err(Reason::BadSource));
-        let mut i = 0;
-        while i < admitted {
-            let run = batch.run(i).clamp(1, admitted - i);
-            let (dst, src) = batch.macs(i);
-            if src != last_src {
-                (last_src, source_ok) = (src, self.check_source(src, Domain::OPEN));
-            }
-            let way = source_ok.map_or_else(Way::Drop, |()| self.find_way(dst, Domain::OPEN, i));
-            // Where frames of many streams are mixed, nearly all runs are of one frame.
-            match (run, way) {
-                (1, Way::To(port)) => {
-                    self.state.ways.push(way);
-                    self.append_one(port, i);
-                }
-                _ => {
-                    self.state.ways.extend(std::iter::repeat_n(way, run));
-                    self.append(batch, i..i + run, way);
-                }
-            }
-            i += run;
-        }
-    }
-
-    /// [`Pass::classify`] for policies that depend on more than the MAC addresses: each frame is
-    /// looked at, and equal frames that pass are looked up together.
-    fn classify_each(
-        &mut self,
-        batch: &mut Batch<'_>,
-        admitted: usize,
-        check: impl Fn(&Policy, &Batch<'_>, usize) -> (Domain, Result<(), Reason>) + Copy,
-    ) {
-        self.state.hashes.clear();
-        let policy = &*self.entry.policy;
-        let mut last = None;
-        let mut way = Way::Drop(Reason::BadSource);
-        let mut i = 0;
-        while i < admitted {
-            let run = batch.run(i).clamp(1, admitted - i);
-            let (domain, checked, alike) = check_run(policy, batch, i..i + run, check);
-            let key = (batch.macs(i), domain);
-            if last != Some(key) && checked.is_ok() {
-                last = Some(key);
-                let (dst, src) = key.0;
-                let source_ok = self.check_source(src, domain);
-                way = source_ok.map_or_else(Way::Drop, |()| self.find_way(dst, domain, i));
-            }
-            let pass = checked.map_or(0, |()| self.check_storm(batch, i..i + alike, key.0.0, way));
-            let refused = checked.map_or_else(Way::Drop, |()| Way::Drop(Reason::Storm));
-            self.go(batch, i..i + pass, domain, way);
-            self.go(batch, i + pass..i + alike, domain, refused);
-            i += alike;
-        }
-    }
-
-    /// Notes where frames go, and puts them on the lists.
-    #[inline]
-    fn go(&mut self, batch: &mut Batch<'_>, run: Range<usize>, domain: Domain, way: Way) {
-        if run.is_empty() {
-            return;
-        }
-        self.state.domains.extend(std::iter::repeat_n(domain, run.len()));
-        self.state.ways.extend(std::iter::repeat_n(way, run.len()));
-        self.append(batch, run, way);
-    }
-
     /// True if frame `i`, which is for several, is beyond the limit of frames to many.
     fn is_storm(&self, batch: &Batch<'_>, i: usize) -> bool {
         self.check_storm(batch, i..i + 1, batch.macs(i).0, Way::Flood) == 0
@@ -464,29 +351,6 @@ impl Pass<'_> {
         let (pass, frames) = meter::frames_within(batch, run, bucket.tokens(self.now));
         bucket.spend(frames);
         pass
-    }
-
-    /// Asks for the sets of all destinations at once, so that the cache misses overlap; not worth
-    /// it if the batch looks like one stream. Hashes are kept for the look-ups.
-    fn prefetch(&mut self, batch: &Batch<'_>) {
-        let fdb = &self.switch.fdb;
-        self.state.hashes.clear();
-        let n = batch.len();
-        let first = batch.macs(0);
-        if first == batch.macs(n / 2) && first == batch.macs(n.saturating_sub(1)) {
-            return;
-        }
-        let mut last_src = Mac::default();
-        for i in 0..n {
-            let (dst, src) = batch.macs(i);
-            let hash = fdb.hash(dst, Domain::OPEN);
-            fdb.prefetch(hash);
-            self.state.hashes.push(hash);
-            if src != last_src {
-                fdb.prefetch(fdb.hash(src, Domain::OPEN));
-                last_src = src;
-            }
-        }
     }
 
     fn check_source(&self, src: Mac, domain: Domain) -> Result<(), Reason> {
@@ -511,13 +375,12 @@ impl Pass<'_> {
     }
 
     #[inline(always)]
-    fn find_way(&self, dst: Mac, domain: Domain, i: usize) -> Way {
+    fn find_way(&self, dst: Mac, domain: Domain, hash: impl FnOnce() -> u64) -> Way {
         if dst.is_group() {
             return self.entry.policy.way_to_group(dst);
         }
         let fdb = &self.switch.fdb;
-        let hash = self.state.hashes.get(i).copied().unwrap_or_else(|| fdb.hash(dst, domain));
-        match fdb.lookup_hashed(dst, domain, hash) {
+        match fdb.lookup_hashed(dst, domain, hash()) {
             Some(port) => self.table.way_to((self.source, &self.entry.policy), domain, port),
             None => self.entry.policy.way_to_unknown(),
         }

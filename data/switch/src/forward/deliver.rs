@@ -7,8 +7,8 @@ use crate::PortId;
 
 const USUAL: usize = 1514; // The bytes of a frame of Ethernet's usual length.
 
-/// How many receivers before its turn one is told to expect frames: the misses of its lock, its ring
-/// and its buffers overlap with the copies for those before it.
+/// How many receivers before its turn one is told to expect frames: the misses of its lock, its
+/// ring and its buffers overlap with the copies for those before it.
 const AHEAD: usize = 2;
 
 /// How many frames of the usual length carry what these do, at least one each. By bytes and not by
