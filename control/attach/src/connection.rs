@@ -1,5 +1,8 @@
 //! A connection: messages are cut out of its bytes, and replies are sent. No wait is unbounded.
 
+#[cfg(test)]
+pub mod tests;
+
 use std::fmt::Debug;
 use std::io;
 use std::marker::PhantomData;

@@ -1,4 +1,4 @@
-//! Unit tests: the parts that need no socket.
+//! Unit tests: the parts that need no server.
 
 mod msix;
 
@@ -15,6 +15,7 @@ use super::nic_host::NicHost;
 use super::version::Client;
 use super::wire::{Command, Frames, Header, MAX_BODY, Replies};
 use crate::bytes::Body;
+use crate::connection::tests::{peeked, turns};
 use crate::connection::{Framing, Malformed};
 use crate::eventfd;
 use crate::memory::sealed_memfd;
@@ -49,6 +50,29 @@ fn bodies_fit_what_is_taken() {
             assert!(*sizes.end() <= MAX_BODY && *fds.end() <= MAX_FDS, "{}", command.name());
         }
     }
+}
+
+/// With a journal each is peeked at anew, and what is behind it is copied for nothing.
+#[test]
+fn a_flood_of_control_messages_is_not_copied_for_each_of_them() {
+    let reset = head(0, 13, 16, 0);
+    let turns = turns::<Frames>(&reset.repeat(1000));
+    assert!(turns.len() == 1000 && turns.iter().all(|turn| turn.bodies == [b""]));
+    // For the first, register accesses may be behind it.
+    let all = peeked(&turns);
+    assert!(all <= Frames::BUFFER + 128 * 1000, "{all} bytes were peeked at for 1000 messages");
+}
+
+/// Few bytes are looked at after a control message alone.
+#[test]
+fn register_writes_are_read_many_at_a_time_after_a_control_message() {
+    let write = [head(0, 10, 36, 0x10), vec![0; 20]].concat();
+    let sent = [head(0, 13, 16, 0), write.repeat(1000)].concat();
+    let turns = turns::<Frames>(&sent);
+    assert_eq!(turns.iter().map(|turn| turn.bodies.len()).sum::<usize>(), 1001);
+    let (count, all) = (turns.len(), peeked(&turns));
+    assert!(count <= 10, "{count} turns");
+    assert!(all <= Frames::BUFFER + 2 * sent.len(), "{all} bytes for {}", sent.len());
 }
 
 #[test]

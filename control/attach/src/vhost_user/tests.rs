@@ -1,8 +1,9 @@
-//! Unit tests: the parts that need no socket.
+//! Unit tests: the parts that need no server.
 
 use std::time::{Duration, Instant};
 
-use super::wire::{HEADER, Header, InflightDesc, MAX_BODY, Malformed, Reply, Request};
+use super::wire::{Frames, HEADER, Header, InflightDesc, MAX_BODY, Malformed, Reply, Request};
+use crate::connection::tests::{peeked, turns};
 use crate::eventfd;
 use crate::interrupt_eventfd::InterruptEventFd;
 use crate::memory::sealed_memfd;
@@ -35,6 +36,37 @@ fn headers_of_version_1_requests_only() {
     assert_eq!(Header::parse(&head(1, 5, 0)), Err(Malformed::Flags(5)));
     assert_eq!(Header::parse(&head(1, 2, 0)), Err(Malformed::Flags(2)));
     assert_eq!(Header::parse(&head(1, 1, 4097)), Err(Malformed::Oversize(4097)));
+}
+
+/// A message and its body of so many bytes.
+fn message(size: usize) -> (Vec<u8>, Vec<u8>) {
+    let body: Vec<u8> = (0..size).map(|n| n.to_le_bytes()[0]).collect();
+    let number = Request::SetVringEnable.number();
+    ([&head(number, 1, u32::try_from(size).unwrap())[..], &body].concat(), body)
+}
+
+/// With a journal each is peeked at anew, and what is behind it is copied for nothing.
+#[test]
+fn a_flood_of_messages_is_not_copied_for_each_of_them() {
+    let (small, body) = message(8);
+    let turns = turns::<Frames>(&small.repeat(1000));
+    assert!(turns.len() == 1000 && turns.iter().all(|turn| turn.bodies == [&body[..]]));
+    let all = peeked(&turns);
+    assert!(all <= 128 * 1000, "{all} bytes were peeked at for 1000 messages of {}", small.len());
+}
+
+#[test]
+fn a_long_message_in_a_flood_is_peeked_at_once_and_whole() {
+    let [small, long] = [8, 3072].map(message);
+    let flood = small.0.repeat(100);
+    let turns = turns::<Frames>(&[&long.0[..], &flood, &long.0, &flood].concat());
+    assert_eq!(turns.len(), 202);
+    for (n, turn) in turns.iter().enumerate() {
+        let (bytes, body) = if n % 101 == 0 { &long } else { &small };
+        assert_eq!(turn.bodies, [&body[..]], "message {n}");
+        let most = (2 * bytes.len()).max(128);
+        assert!(turn.peeked <= most, "{} bytes for message {n}", turn.peeked);
+    }
 }
 
 #[test]
