@@ -375,12 +375,12 @@ impl Pass<'_> {
     }
 
     #[inline(always)]
-    fn find_way(&self, dst: Mac, domain: Domain, hash: impl FnOnce() -> u64) -> Way {
+    fn find_way(&self, dst: Mac, domain: Domain, hash: u64) -> Way {
         if dst.is_group() {
             return self.entry.policy.way_to_group(dst);
         }
         let fdb = &self.switch.fdb;
-        match fdb.lookup_hashed(dst, domain, hash()) {
+        match fdb.lookup_hashed(dst, domain, hash) {
             Some(port) => self.table.way_to((self.source, &self.entry.policy), domain, port),
             None => self.entry.policy.way_to_unknown(),
         }

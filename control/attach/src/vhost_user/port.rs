@@ -22,8 +22,8 @@ use crate::waker::Waker;
 /// RARP announcements that may wait; a front end that sends more is repeating itself.
 const MAX_RARP: usize = 16;
 
-/// Frames of a push that is worth being prepared.
-const FEW: usize = 8;
+/// Frames of a push whose like is worth being prepared: a longer one overlaps its own misses.
+const SHORT_PUSH: usize = 8;
 
 /// Both sides of a lane, locked.
 #[allow(missing_docs, reason = "the names say it")]
@@ -408,8 +408,7 @@ impl Port for VhostUserPort {
         let side = self.receive_side(lane);
         side.map_or(0, |mut side| {
             let dealt = self.push_to(&mut side, batch, list);
-            // A longer push overlaps its own misses.
-            if list.len() <= FEW && lane.next.is_wanted() {
+            if list.len() <= SHORT_PUSH && lane.next.is_wanted() {
                 side.net.note_next(&lane.next, list.len());
             }
             dealt

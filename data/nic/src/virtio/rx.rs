@@ -17,7 +17,8 @@ const CHUNK: usize = 32;
 /// Pieces of memory one frame is spread over, at most: 64 KiB in buffers of 256 bytes.
 const MAX_RUNS: usize = 256;
 
-/// Frames for which buffers are asked for before the push.
+/// Frames for which buffers are asked for before the push; the last one's end finds no place among
+/// [`Lines`].
 const FEW: usize = 4;
 
 /// Bytes of a frame of 60 with its header.

@@ -73,9 +73,9 @@ impl Pass<'_> {
             if src != last_src {
                 (last_src, source_ok) = (src, self.check_source(src, Domain::OPEN));
             }
-            let find =
-                || self.find_way(dst, Domain::OPEN, || self.switch.fdb.hash(dst, Domain::OPEN));
-            let way = source_ok.map_or_else(Way::Drop, |()| find());
+            let hash = self.switch.fdb.hash(dst, Domain::OPEN);
+            let find = |()| self.find_way(dst, Domain::OPEN, hash);
+            let way = source_ok.map_or_else(Way::Drop, find);
             self.state.ways.extend(std::iter::repeat_n(way, run));
             self.append(batch, i..i + run, way);
             i += run;
@@ -104,8 +104,8 @@ impl Pass<'_> {
             if src != last_src {
                 (last_src, source_ok) = (src, self.check_source(src, Domain::OPEN));
             }
-            let find = || self.find_way(dst, Domain::OPEN, || hash);
-            let way = source_ok.map_or_else(Way::Drop, |()| find());
+            let find = |()| self.find_way(dst, Domain::OPEN, hash);
+            let way = source_ok.map_or_else(Way::Drop, find);
             if let Way::To(port) = way {
                 self.state.ways.push(way);
                 self.append_one(port, i);
@@ -140,8 +140,8 @@ impl Pass<'_> {
                 last = Some(key);
                 let (dst, src) = key.0;
                 let source_ok = self.check_source(src, domain);
-                let find = || self.find_way(dst, domain, || self.switch.fdb.hash(dst, domain));
-                way = source_ok.map_or_else(Way::Drop, |()| find());
+                let hash = self.switch.fdb.hash(dst, domain);
+                way = source_ok.map_or_else(Way::Drop, |()| self.find_way(dst, domain, hash));
             }
             let pass = checked.map_or(0, |()| self.check_storm(batch, i..i + alike, key.0.0, way));
             let refused = checked.map_or_else(Way::Drop, |()| Way::Drop(Reason::Storm));
