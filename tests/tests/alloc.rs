@@ -7,13 +7,15 @@ use std::net::UdpSocket;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
+use vmlan_attach::vhost_user::{Config, VhostUser, attach};
 use vmlan_driver::virtio::queues::NetHeader;
-use vmlan_switch::policy::Policy;
-use vmlan_switch::{PortSet, Watch};
+use vmlan_frame::Mac;
+use vmlan_switch::policy::{Bucket, Domain, Limiter, Limits, Policy, Rate};
+use vmlan_switch::{Entry, Forwarder, Options, PortSet, Source, Switch, Table, Watch};
 use vmlan_tests::counting_allocator::{Counting, assert_no_allocation};
 use vmlan_tests::gso::{self, KINDS};
 use vmlan_tests::in_process_lan::{FULL_WAIT, Lan};
-use vmlan_tests::numbered::{Progress, frame, mac};
+use vmlan_tests::numbered::{Progress, frame, mac, settles};
 use vmlan_tests::virtio_guest::VirtioGuest;
 
 #[global_allocator]
@@ -67,6 +69,69 @@ fn no_frame_costs_an_allocation() {
     floods(&mut lan);
     watched(&mut lan);
     stream(&mut lan);
+    joint();
+}
+
+/// Guests that all send to all have their breaths together, without threads; what the first gets is
+/// limited, so it is handed to it by source.
+fn joint() {
+    const GUESTS: u8 = 5;
+    let dir = tempfile::tempdir().unwrap();
+    let path = |n: u8| dir.path().join(format!("{n}"));
+    let doors: Vec<_> = (0..GUESTS)
+        .map(|n| {
+            let config = Config { path: path(n), ..Config::default() };
+            attach(config, Arc::new(|| ())).unwrap()
+        })
+        .collect();
+    let limited = || {
+        let rate = Rate { per_second: 1_000_000_000, burst: FULL_WAIT };
+        let limiter = Limiter { frames: Some(Bucket::new(rate, 0)), ..Limiter::default() };
+        let to = Limits { own: Some(Arc::new(limiter)), shared: None };
+        Policy { to, ..Policy::default() }
+    };
+    let entry = |(n, door): (usize, &VhostUser)| {
+        let policy = if n == 0 { limited() } else { Policy::default() };
+        let (name, port) = ("port".into(), door.port());
+        Some(Entry { name, port, mirror: None, policy: Arc::new(policy) })
+    };
+    let table = Table::new(doors.iter().enumerate().map(entry).collect());
+    let switch = Switch::new(Options { full_wait: FULL_WAIT, ..Options::default() });
+    let mut forwarder = Forwarder::new(Arc::clone(&switch));
+    forwarder.grow(&table);
+    let mut guests: Vec<_> =
+        (0..GUESTS).map(|n| VirtioGuest::connect(&path(n), n + 1, "")).collect();
+    assert!(settles(|| doors.iter().all(|door| door.port().is_up())), "all are up");
+    let ports: Vec<_> = table.members().to_vec();
+    for (port, n) in ports.iter().zip(0..) {
+        switch.fdb().add_static(Mac::new(mac(n + 1, 0)), Domain::OPEN, *port).unwrap();
+    }
+    let frames: Vec<Vec<_>> = (0..GUESTS)
+        .map(|from| {
+            let others = (0..GUESTS).filter(|to| *to != from);
+            let two = others.flat_map(|to| [300, 60].map(|len| (to, len)));
+            two.map(|(to, len)| frame(mac(to + 1, 0), mac(from + 1, 0), 0, len)).collect()
+        })
+        .collect();
+    let mut sources: Vec<_> = ports.iter().map(|port| Source::new(*port)).collect();
+    let mut now = 0;
+    assert_no_allocation("breaths are joint", |n| {
+        for _ in 0..n {
+            for (guest, frames) in guests.iter_mut().zip(&frames) {
+                assert!(frames.iter().all(|f| guest.send(0, NetHeader::default(), f)));
+                guest.flush();
+            }
+            now += 1_000_000;
+            sources.iter_mut().for_each(|source| source.breath = None);
+            forwarder.joint_breath(&table, &mut sources, now);
+            for (source, guest) in sources.iter().zip(&mut guests) {
+                let count = 2 * (u64::from(GUESTS) - 1);
+                assert_eq!(source.breath.unwrap().frames as u64, count);
+                assert_eq!(guest.receive(|_, _| ()), count);
+            }
+        }
+    });
+    drop(guests);
 }
 
 fn introduce(b: &mut VirtioGuest, a: &mut VirtioGuest) {

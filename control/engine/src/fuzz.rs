@@ -21,7 +21,7 @@ use vmlan_config::address::{LimitTable, NamedAddress, PortName};
 use vmlan_config::file::Config;
 use vmlan_config::settings::Plan;
 use vmlan_frame::{Counters, Mac};
-use vmlan_switch::{Forwarder, Options, PortId, Switch};
+use vmlan_switch::{Forwarder, Options, PortId, Source, Switch};
 
 use crate::ports::{Ports, given};
 use crate::worker::Workers;
@@ -118,6 +118,8 @@ struct World {
     ports: Ports,
     switch: Arc<Switch>,
     forwarder: Forwarder,
+    /// In this round some have their breath together.
+    together: bool,
     honest: [Honest; 2],
     hostile: [(Driver, bool); 2],
 }
@@ -156,6 +158,7 @@ impl World {
         let mut world = Self {
             ports: Ports::new(workers, switch.clone(), || {}),
             forwarder: Forwarder::new(switch.clone()),
+            together: false,
             switch,
             honest,
             hostile: [v, c].map(|peer| (Driver::new(peer), false)),
@@ -231,11 +234,22 @@ impl World {
         assert_eq!((a.came, b.came), (b.sent, a.sent), "honest frames are lost");
     }
 
+    /// All ports have a breath: in every other round those who may have it together.
     fn breaths(&mut self) {
         let table = self.ports.workers().table();
         self.forwarder.grow(&table);
-        let all: Vec<PortId> = table.members().to_vec();
-        for id in all {
+        let now = self.ports.workers().now();
+        self.together = !self.together;
+        let joins = |id: &PortId| self.together && self.forwarder.may_join(&table, *id, now);
+        let (joint, alone): (Vec<PortId>, Vec<_>) =
+            table.members().iter().partition(|id| joins(id));
+        let mut joint: Vec<_> = joint.into_iter().map(Source::new).collect();
+        while let Some(first) = joint.iter().position(|source| source.breath.is_none()) {
+            self.forwarder.joint_breath(&table, &mut joint[first..], now);
+            self.honest.iter_mut().for_each(Honest::take);
+            self.ports.workers().pass(ROUND);
+        }
+        for id in alone {
             let now = self.ports.workers().now();
             for lane in 0..table.get(id).map_or(0, |entry| entry.port.lanes()) {
                 self.forwarder.breath(&table, id, lane, now);

@@ -8,9 +8,13 @@
 //! The batch's storage belongs to a worker and is reused; the borrow `'m` ends when the port's
 //! `pull` returns.
 
+use std::ops::Range;
+
 use vmlan_ram::{Slice, SliceMut, recycle};
 
-use crate::{BATCH, Gso, HEAD, MAX_FRAME, MIN_FRAME, Mac, Offload, Offloads, Reason, flow_hash};
+use crate::{
+    BATCH, Gso, HEAD, JOINT, MAX_FRAME, MIN_FRAME, Mac, Offload, Offloads, Reason, flow_hash,
+};
 
 const PIECES: usize = 4096; // Slices a batch holds for the bytes behind the heads.
 
@@ -41,7 +45,7 @@ fn macs_of([a, b, c, d, e, f, g, h, i, j, k, l, ..]: &[u8; HEAD]) -> (Mac, Mac) 
     (Mac::new([*a, *b, *c, *d, *e, *f]), Mac::new([*g, *h, *i, *j, *k, *l]))
 }
 
-/// Up to [`BATCH`] frames.
+/// Up to [`BATCH`] frames of one port, or [`JOINT`] of several.
 #[derive(Default)]
 pub struct Batch<'m> {
     heads: Vec<[u8; HEAD]>,
@@ -69,9 +73,18 @@ pub struct FrameView<'b, 'm> {
 impl<'m> Batch<'m> {
     /// An empty batch with all its storage: nothing allocates after this.
     pub fn new() -> Self {
+        Self::with_room_for(BATCH)
+    }
+
+    /// As [`Batch::new`], for what several ports lend: see [`Batch::append`].
+    pub fn joint() -> Self {
+        Self::with_room_for(JOINT)
+    }
+
+    fn with_room_for(frames: usize) -> Self {
         Self {
-            heads: vec![[0; HEAD]; BATCH],
-            frames: Vec::with_capacity(BATCH),
+            heads: vec![[0; HEAD]; frames],
+            frames: Vec::with_capacity(frames),
             pieces: Vec::with_capacity(PIECES),
             ..Self::default()
         }
@@ -93,6 +106,38 @@ impl<'m> Batch<'m> {
         let Batch { heads, mut frames, pieces, source, .. } = self;
         frames.clear();
         *spare = Batch { heads, frames, pieces: recycle(pieces), source, ..Batch::default() };
+    }
+
+    /// Adds the frames of `other` as they are, but for what became of them; none if there is no
+    /// room for all. Returns whether there was.
+    #[must_use]
+    pub fn append(&mut self, other: &Batch<'m>) -> bool {
+        let (at, first) = (self.frames.len(), self.pieces.len());
+        let count = other.frames.len();
+        let theirs = other.heads.get(..count).unwrap_or_default();
+        let Some(heads) = self.heads.get_mut(at..at + count) else { return false };
+        if first + other.pieces.len() > PIECES {
+            return false;
+        }
+        heads.copy_from_slice(theirs);
+        let moved = |f: &Frame| Frame {
+            first: f.first + small::<u16>(first),
+            verdict: Verdict::Done,
+            dropped: None,
+            ..*f
+        };
+        self.frames.extend(other.frames.iter().map(moved));
+        self.pieces.extend_from_slice(&other.pieces);
+        self.needs |= other.needs;
+        self.bytes += other.bytes;
+        true
+    }
+
+    /// Ends every borrow of the frames: what is left tells their lengths and what became of them.
+    #[must_use]
+    pub fn without_pieces<'n>(self) -> Batch<'n> {
+        let Batch { heads, frames, pieces, needs, bytes, any_held, source } = self;
+        Batch { heads, frames, pieces: recycle(pieces), needs, bytes, any_held, source }
     }
 
     /// Forgets all frames.
@@ -303,10 +348,10 @@ impl<'m> Batch<'m> {
         self.heads.get(i).map_or_else(Default::default, macs_of)
     }
 
-    /// [`Batch::macs`] of all frames.
+    /// [`Batch::macs`] of all `frames`.
     #[inline]
-    pub fn all_macs(&self) -> impl Iterator<Item = (Mac, Mac)> {
-        let heads = self.heads.get(..self.frames.len()).unwrap_or_default();
+    pub fn all_macs(&self, frames: Range<usize>) -> impl Iterator<Item = (Mac, Mac)> {
+        let heads = self.heads.get(frames).unwrap_or_default();
         heads.iter().map(macs_of)
     }
 

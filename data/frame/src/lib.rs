@@ -55,8 +55,11 @@ pub use segment::Finisher;
 /// delivered.
 pub const HEAD: usize = 128;
 
-/// Frames a batch holds.
+/// Frames of a port that a batch holds.
 pub const BATCH: usize = 256;
+
+/// Frames of several ports that a batch holds.
+pub const JOINT: usize = 1024;
 
 /// Shortest frame: an Ethernet header.
 pub const MIN_FRAME: usize = 14;

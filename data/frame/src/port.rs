@@ -36,7 +36,8 @@ pub type Details = Vec<(&'static str, String)>;
 /// A port has two sides, each with its own lock inside. [`Port::pull`] holds the transmit side for
 /// as long as the frames are lent, [`Port::push`] the receive side, which is a leaf. So whoever
 /// holds both (to replace a memory map, to stop a ring) knows that no frame of this port is
-/// borrowed or being written. Order: transmit side, then receive side.
+/// borrowed or being written. Order: transmit side, then receive side. A worker may hold the
+/// transmit sides of several ports, since [`Port::pull`] never waits for one.
 ///
 /// A port may have several *lanes*: pairs of a transmit and a receive side, each with its locks,
 /// for as many queues of a NIC. Frames of one flow keep to a lane. Different workers may pull from
@@ -83,6 +84,11 @@ pub trait Port: Send + Sync {
     /// if that is not 0. `usize::MAX` if unknown.
     fn room(&self) -> usize {
         usize::MAX
+    }
+
+    /// True if [`Batch::source`] decides by which lane frames are delivered.
+    fn steers_by_source(&self) -> bool {
+        false
     }
 
     /// The lane by which frame `i` of `batch` is delivered.

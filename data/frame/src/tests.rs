@@ -2,6 +2,7 @@
 #![allow(clippy::cast_possible_truncation)]
 
 mod finish;
+mod joint;
 mod known_faults;
 mod packet;
 mod parse;

@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use vmlan_frame::headers::TOO_BIG;
-use vmlan_frame::{BATCH, Batch, Mac, Offload, Port, Reason, Sink};
+use vmlan_frame::{BATCH, Batch, JOINT, Mac, Offload, Port, Reason, Sink};
 use vmlan_ram::Slice;
 
 use crate::fdb::Learned;
@@ -23,8 +23,12 @@ use crate::{Entry, MAX_PORTS, PortId, Switch, Table, frame_lists, meter};
 mod classify;
 mod deliver;
 mod flood;
+mod joint;
 mod limits;
 pub(crate) mod too_long;
+
+use joint::{Habit, Sender};
+pub use joint::{SOURCES, Source};
 
 /// What a breath did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -59,6 +63,9 @@ pub(crate) enum Way {
 pub struct Forwarder {
     switch: Arc<Switch>,
     batch: Batch<'static>,
+    /// Storage of a joint breath, and of its sources.
+    joint: Batch<'static>,
+    spares: Vec<Batch<'static>>,
     state: State,
 }
 
@@ -72,6 +79,13 @@ pub(crate) struct State {
     pub(crate) lists: Vec<Vec<u16>>,
     /// Ports whose list is not empty.
     touched: Vec<PortId>,
+    /// How many these were when the last batch was delivered.
+    visits: usize,
+    habits: Vec<Habit>,
+    /// Sources of a joint breath, in order.
+    senders: Vec<Sender>,
+    /// Storage of one more list.
+    spare_list: Vec<u16>,
     pub(crate) ways: Vec<Way>,
     /// Broadcast domain of each frame; empty if all ports are open.
     pub(crate) domains: Vec<Domain>,
@@ -107,8 +121,12 @@ impl Forwarder {
         let state = State {
             lists: Vec::new(),
             touched: Vec::with_capacity(MAX_PORTS),
-            ways: Vec::with_capacity(BATCH),
-            domains: Vec::with_capacity(BATCH),
+            visits: 0,
+            habits: vec![Habit::default(); MAX_PORTS],
+            senders: Vec::with_capacity(SOURCES),
+            spare_list: Vec::with_capacity(JOINT),
+            ways: Vec::with_capacity(JOINT),
+            domains: Vec::with_capacity(JOINT),
             looks: Vec::with_capacity(BATCH),
             out: Out { finished: Finished::new(), retagged: Retagged::new() },
             answer: Batch::new(),
@@ -117,7 +135,8 @@ impl Forwarder {
             measuring: Measuring::default(),
             told: None,
         };
-        Self { switch, batch: Batch::new(), state }
+        let spares = (0..SOURCES).map(|_| Batch::new()).collect();
+        Self { switch, batch: Batch::new(), joint: Batch::joint(), spares, state }
     }
 
     /// Who makes the worker sleep by its memory is found by `usage`, of the worker's thread, and
@@ -184,7 +203,7 @@ impl Forwarder {
     pub fn grow(&mut self, table: &Table) {
         let most = table.members().iter().map(|p| p.index() + 1).max().unwrap_or(0);
         while self.state.lists.len() < most {
-            self.state.lists.push(Vec::with_capacity(BATCH));
+            self.state.lists.push(Vec::with_capacity(JOINT));
         }
         for id in table.members() {
             let entry = table.get(*id);
@@ -208,20 +227,9 @@ impl Forwarder {
         let budget = meter::budget_from(&entry.policy, source, now);
         self.state.measuring.begin(&self.switch.stalls, source, now);
         let waited = self.state.at_uplink(source, lane).and_then(Option::take);
-        let mut pass = Pass {
-            switch: &self.switch,
-            state: &mut self.state,
-            table,
-            source,
-            entry,
-            now,
-            budget,
-            sent: (0, 0),
-            finished: 0,
-            more: false,
-            uplink: None,
-            done: Breath::default(),
-        };
+        self.state.visits = 0;
+        let common = Common { switch: &self.switch, state: &mut self.state, table, now };
+        let mut pass = Pass::new(common, (source, entry), budget);
         if budget.is_some_and(|b| b.is_spent()) {
             let wait_ns = Some(meter::wait_from(&entry.policy, now));
             pass.leave_uplink(waited);
@@ -238,6 +246,7 @@ impl Forwarder {
             *at = uplink;
         }
         self.state.measuring.end(&self.switch.stalls, source, entry.port.is_guest());
+        self.state.note_habit(source, frames);
         Breath { frames, ..done }
     }
 
@@ -286,6 +295,14 @@ fn batch_frame<'b>(batch: &'b Batch<'_>, i: usize) -> (&'b [u8], usize) {
     (batch.head(i), batch.frame_len(i))
 }
 
+/// What all sources of a breath have in common.
+struct Common<'a> {
+    switch: &'a Switch,
+    state: &'a mut State,
+    table: &'a Table,
+    now: u64,
+}
+
 /// One batch on its way.
 pub(crate) struct Pass<'a> {
     pub(crate) switch: &'a Switch,
@@ -309,12 +326,13 @@ pub(crate) struct Pass<'a> {
 impl Sink for Pass<'_> {
     fn deliver(&mut self, batch: &mut Batch<'_>) {
         let admitted = self.admit(batch);
-        self.classify(batch, admitted);
+        self.classify(batch, 0..admitted);
         let touched = std::mem::take(&mut self.state.touched);
+        self.state.visits = touched.len();
         if self.switch.stalls.are_some(self.now) {
             self.push_measured(batch, &touched);
         } else {
-            self.push_all(batch, &touched);
+            self.visit(&touched, |pass, to| pass.push(batch, to));
             self.show(batch);
         }
         self.state.touched = touched;
@@ -325,6 +343,30 @@ impl Sink for Pass<'_> {
 
     fn skipped(&mut self, frames: usize, bytes: u64) {
         self.charge_skipped(frames, bytes);
+    }
+}
+
+impl<'a> Pass<'a> {
+    fn new(
+        common: Common<'a>,
+        (source, entry): (PortId, &'a Entry),
+        budget: Option<Budget>,
+    ) -> Self {
+        let Common { switch, state, table, now } = common;
+        Self {
+            switch,
+            state,
+            table,
+            source,
+            entry,
+            now,
+            budget,
+            sent: (0, 0),
+            finished: 0,
+            more: false,
+            uplink: None,
+            done: Breath::default(),
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use vmlan_frame::BATCH;
+use vmlan_frame::{BATCH, JOINT};
 
 /// 0, 1, 2, ...: the list that names all frames of a batch.
 #[allow(clippy::indexing_slicing)] // evaluated by the compiler
@@ -32,9 +32,9 @@ pub(crate) fn first(n: usize) -> &'static [u16] {
 
 /// The number of frame `i`.
 #[inline]
-#[allow(clippy::cast_possible_truncation)] // a batch has no more than BATCH frames
+#[allow(clippy::cast_possible_truncation)] // a batch has no more than JOINT frames
 pub(crate) fn number(i: usize) -> u16 {
-    debug_assert!(i < BATCH, "no batch has a frame {i}");
+    debug_assert!(i < JOINT, "no batch has a frame {i}");
     i as u16
 }
 
@@ -42,8 +42,8 @@ pub(crate) fn number(i: usize) -> u16 {
 #[inline]
 #[allow(clippy::cast_possible_truncation)] // a batch has no more than BATCH frames
 pub(crate) fn range(run: &Range<usize>) -> Range<u16> {
-    const { assert!(BATCH <= u16::MAX as usize) };
-    debug_assert!(run.end <= BATCH, "no batch has {} frames", run.end);
+    const { assert!(JOINT <= u16::MAX as usize) };
+    debug_assert!(run.end <= JOINT, "no batch has {} frames", run.end);
     run.start as u16..run.end as u16
 }
 

@@ -42,7 +42,7 @@ pub use explain::{
     Place, Receiver, Step, StormTokens, Tag, Tags, Tokens, Unparsed, Verdict,
 };
 pub use fdb::{Fdb, FdbEntry, FdbError, FdbNews, WouldLearn};
-pub use forward::{Begun, Breath, Forwarder};
+pub use forward::{Begun, Breath, Forwarder, SOURCES, Source};
 use full_wait::Waits;
 pub use port_set::PortSet;
 use snooping::Snooping;

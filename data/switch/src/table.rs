@@ -70,6 +70,8 @@ pub struct Table {
     /// Whether nothing limits what a port gets, by number: no limit, no turns at an uplink. So that
     /// the policies of many receivers need not be looked at.
     unlimited: Vec<bool>,
+    /// Whether a port does not care whose frames it gets, by number.
+    mixed: Vec<bool>,
     monitors: Vec<PortId>,
     mirrored: bool,
     watched: bool,
@@ -100,14 +102,18 @@ impl Table {
             .filter(|p| entries.get(p.index()).is_some_and(|e| e.as_ref().is_some_and(watches)))
             .collect();
         let free = |p: &Policy| p.to.is_none() && p.uplink.is_none();
-        let unlimited =
-            entries.iter().map(|e| e.as_ref().is_some_and(|e| free(&e.policy))).collect();
+        let is = |what: &dyn Fn(&Entry) -> bool| -> Vec<bool> {
+            entries.iter().map(|e| e.as_ref().is_some_and(what)).collect()
+        };
+        let unlimited = is(&|e| free(&e.policy));
+        let mixed = is(&|e| free(&e.policy) && !e.port.steers_by_source());
         let sampled = policies().any(|p| p.sampling.is_some());
         let watched = mirrored || sampled || !monitors.is_empty();
         Self {
             entries,
             members,
             unlimited,
+            mixed,
             monitors,
             mirrored,
             watched,
@@ -134,6 +140,18 @@ impl Table {
     #[inline]
     pub(crate) fn is_unlimited(&self, id: PortId) -> bool {
         self.unlimited.get(id.index()).is_some_and(|free| *free)
+    }
+
+    /// True if frames of several sources can be handed to the port together.
+    #[inline]
+    pub(crate) fn takes_mixed(&self, id: PortId) -> bool {
+        self.mixed.get(id.index()).is_some_and(|mixed| *mixed)
+    }
+
+    /// True if nothing but addresses, and limits of who gets them, decides what becomes of frames,
+    /// and nobody watches.
+    pub(crate) fn is_simple(&self) -> bool {
+        self.all_open && !self.narrow && !self.watched
     }
 
     /// True if no port has VLAN settings.

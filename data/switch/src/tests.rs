@@ -13,6 +13,7 @@ use crate::policy::{Domain, Policy, Vlan};
 mod departures;
 mod explain;
 mod finished;
+mod joint;
 mod multicast;
 mod stalls;
 mod teams;
@@ -28,6 +29,10 @@ struct Fake {
     looks: AtomicUsize,
     /// How often it was told to expect frames, and how often of these before the last push.
     expected: [AtomicUsize; 2],
+    /// Whose frames it gets decides which lane it gets them by.
+    by_source: AtomicBool,
+    /// Whose frames it was handed together, and how many.
+    pushes: Mutex<Vec<(u16, usize)>>,
     /// What is still to be done to the frames it sends.
     offload: Mutex<Offload>,
     counters: Counters,
@@ -62,6 +67,7 @@ impl Port for Fake {
             self.counters.output.drop(Reason::LinkDown, list.len() as u64);
             return list.len();
         }
+        self.pushes.lock().unwrap().push((batch.source(), list.len()));
         let [times, before_push] = &self.expected;
         before_push.store(times.load(Ordering::Relaxed), Ordering::Relaxed);
         let n = list.len().min(self.room.load(Ordering::Relaxed));
@@ -76,6 +82,9 @@ impl Port for Fake {
     }
     fn expect(&self) {
         self.expected[0].fetch_add(1, Ordering::Relaxed);
+    }
+    fn steers_by_source(&self) -> bool {
+        self.by_source.load(Ordering::Relaxed)
     }
     fn offloads(&self) -> Offloads {
         Offloads::NONE
@@ -120,6 +129,8 @@ fn world(n: usize, options: Options) -> World {
             up: AtomicBool::new(true),
             looks: AtomicUsize::new(0),
             expected: Default::default(),
+            by_source: AtomicBool::new(false),
+            pushes: Mutex::default(),
             offload: Mutex::default(),
             counters: Counters::default(),
         })

@@ -2,10 +2,11 @@
 //! between one worker and two.
 //!
 //! `cargo bench -p vmlan-lab --bench workers -- [SECONDS [ROUNDS]]`; VMLAN_CASE=WORD: only cases
-//! whose names have it. The guests' halves of the rings lie in memory ready-made: to send a burst
-//! is to store an index, to give buffers back is another store. Whoever pulls or pushes does it, in
-//! its own time. So what is measured is ports, switch and workers' loops, and no guest needs a
-//! core.
+//! whose names have it; VMLAN_ALONE=1: no joint breaths.
+//!
+//! The guests' halves of the rings lie in memory ready-made: to send a burst is to store an index,
+//! to give buffers back is another store. Whoever pulls or pushes does it, in its own time. So what
+//! is measured is ports, switch and workers' loops, and no guest needs a core.
 //!
 //! Then, with what was measured, what 2, 8, 16 and 64 workers would do: see `model.rs`.
 mod model;
@@ -19,7 +20,7 @@ use vmlan_frame::{Batch, Counters, Mac, Offloads, Port, Sink};
 use vmlan_nic::virtio::{Rings, feature};
 use vmlan_ram::{Map, Mapping, Region, Window};
 use vmlan_switch::policy::Domain;
-use vmlan_switch::{Entry, Forwarder, Options, PortId, Switch, Table};
+use vmlan_switch::{Entry, Forwarder, Options, PortId, SOURCES, Source, Switch, Table};
 
 const SIZE: u16 = 256;
 const STRIDE: u64 = 2304;
@@ -214,6 +215,14 @@ fn plug(case: &Case, number: usize, dir: &std::path::Path) -> Fed {
     Fed { port, tx, rx, sends: (case.sends)(number), _door: door }
 }
 
+/// A joint breath of those who wait; those who had it wait no more.
+fn joint(forwarder: &mut Forwarder, table: &Table, waiting: &mut Vec<Source>, now: u64) -> u64 {
+    forwarder.joint_breath(table, waiting, now);
+    let had: Vec<_> = waiting.iter().map_while(|source| source.breath).collect();
+    waiting.drain(..had.len());
+    had.iter().map(|breath| breath.frames as u64).sum()
+}
+
 /// Frames a second that so many workers deliver.
 fn rate(case: &Case, workers: usize, time: Duration) -> f64 {
     let dir = tempfile::tempdir().expect("directory");
@@ -230,6 +239,7 @@ fn rate(case: &Case, workers: usize, time: Duration) -> f64 {
     };
     let table = Arc::new(Table::new(ports.iter().map(entry).collect()));
     let (stop, done) = (AtomicBool::new(false), AtomicU64::new(0));
+    let alone = std::env::var_os("VMLAN_ALONE").is_some();
     let start = Instant::now();
     std::thread::scope(|s| {
         for worker in 0..workers {
@@ -248,10 +258,21 @@ fn rate(case: &Case, workers: usize, time: Duration) -> f64 {
                 pin(worker);
                 let mut frames = 0;
                 let mut now = 1;
+                let mut waiting: Vec<Source> = Vec::new();
                 while !stop.load(Ordering::Relaxed) {
                     for (port, lane) in &own {
-                        frames += forwarder.breath(&table, *port, *lane, now).frames as u64;
                         now += 1000;
+                        if !alone && forwarder.joins(&table, *port, now) {
+                            waiting.push(Source::new(*port));
+                        } else {
+                            frames += forwarder.breath(&table, *port, *lane, now).frames as u64;
+                        }
+                        while waiting.len() == SOURCES {
+                            frames += joint(&mut forwarder, &table, &mut waiting, now);
+                        }
+                    }
+                    while !waiting.is_empty() {
+                        frames += joint(&mut forwarder, &table, &mut waiting, now);
                     }
                 }
                 done.fetch_add(frames, Ordering::Relaxed);

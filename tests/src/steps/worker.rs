@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use vmlan_frame::{Batch, Counters, NicCounters, Offloads, Port, Sink};
 use vmlan_nic::chip::Nic;
-use vmlan_switch::{Entry, Forwarder, Options, PortId, Switch, Table};
+use vmlan_switch::{Entry, Forwarder, Options, PortId, Source, Switch, Table};
 
 use super::turns::Turns;
 use crate::in_process_lan::FULL_WAIT;
@@ -36,11 +36,22 @@ pub(super) fn work(turns: &Turns, table: &Table, bell: &AtomicBool, looks: bool)
     let mut blocked: Vec<PortId> = Vec::new();
     while turns.step() {
         let (mut frames, mut held) = (0, false);
-        for (id, _) in &ports {
+        // Some have their breath together.
+        let mut joint: Vec<_> = ports.iter().map(|(id, _)| Source::new(*id)).collect();
+        joint.retain(|_| turns.below(2) == 0);
+        while let Some(first) = joint.iter().position(|source| source.breath.is_none()) {
+            forwarder.joint_breath(table, &mut joint[first..], turns.now());
+            turns.step();
+        }
+        let joins = |id: &PortId| joint.iter().any(|source| source.port == *id);
+        let alone = ports.iter().filter(|(id, _)| !joins(id)).map(|(id, _)| {
             let breath = forwarder.breath(table, *id, 0, turns.now());
+            turns.step();
+            breath
+        });
+        for breath in joint.iter().filter_map(|source| source.breath).chain(alone) {
             frames += breath.frames;
             held |= breath.held_ns.is_some();
-            turns.step();
         }
         if frames > 0 || turns.below(3) > 0 {
             continue;

@@ -434,6 +434,10 @@ impl Port for VhostUserPort {
         lanes.map(|lane| self.room_in(lane, 1)).min().unwrap_or(0)
     }
 
+    fn steers_by_source(&self) -> bool {
+        self.by_source.load(Ordering::Relaxed)
+    }
+
     fn lane_for(&self, batch: &Batch<'_>, i: usize) -> usize {
         self.receiver(batch, i, self.receivers.ready())
     }

@@ -70,10 +70,23 @@ impl BreathTimes {
         self.now
     }
 
+    /// True if the next breath, of a port that is measured until `closely`, is to be measured.
+    pub(super) fn measures(&self, closely: u64) -> bool {
+        self.all || closely > self.now
+    }
+
+    /// A breath of several ports, before which the clock was read, did something. Says how long it
+    /// took.
+    pub(super) fn joint(&mut self, clock: impl Fn() -> u64) -> u64 {
+        let spent = self.read(clock);
+        self.doubt |= spent > DOUBTED;
+        spent
+    }
+
     /// It found nothing. Says what its port is charged for it.
     #[inline]
     pub(super) fn empty(&mut self, closely: &mut u64, clock: impl Fn() -> u64) -> u64 {
-        if !self.all && *closely <= self.now {
+        if !self.measures(*closely) {
             self.blurred = true;
             return 0;
         }

@@ -6,6 +6,7 @@ use vmlan_switch::{Breath, Entry, Forwarder, PortId, Table};
 
 use super::idle_rings::IdleRings;
 use super::naps::Naps;
+use super::run::joint::FrameCost;
 
 /// How often it is told that a port's memory is slow, in nanoseconds.
 const TOLD: u64 = 60_000_000_000;
@@ -36,6 +37,7 @@ pub(super) struct Own {
     pub(super) told_until: u64,
     /// Until then its breaths are measured in each round.
     pub(super) closely: u64,
+    pub(super) frame_cost: FrameCost,
 }
 
 impl Own {
@@ -56,6 +58,7 @@ impl Own {
             naps,
             told_until: 0,
             closely: 0,
+            frame_cost: FrameCost::default(),
         }
     }
 

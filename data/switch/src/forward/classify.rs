@@ -19,10 +19,11 @@ fn check_frame(policy: &Policy, batch: &Batch<'_>, i: usize) -> (Domain, Result<
     }
 }
 
-/// True if the batch looks like one stream.
-fn is_one_stream(batch: &Batch<'_>) -> bool {
-    let (n, first) = (batch.len(), batch.macs(0));
-    first == batch.macs(n / 2) && first == batch.macs(n.saturating_sub(1))
+/// True if `frames` look like one stream.
+fn is_one_stream(batch: &Batch<'_>, frames: &Range<usize>) -> bool {
+    let first = batch.macs(frames.start);
+    let middle = usize::midpoint(frames.start, frames.end);
+    first == batch.macs(middle) && first == batch.macs(frames.end.saturating_sub(1))
 }
 
 /// [`check_frame`] of a port that is restricted to what it joined.
@@ -51,24 +52,30 @@ fn check_run(
 }
 
 impl Pass<'_> {
-    /// First pass: headers only. Frames of one stream follow each other: one look-up serves the
-    /// run.
-    pub(super) fn classify(&mut self, batch: &mut Batch<'_>, admitted: usize) {
-        self.state.ways.clear();
-        self.state.domains.clear();
+    /// First pass: headers only, of the frames of this source, which come behind those that were
+    /// looked at before.
+    pub(super) fn classify(&mut self, batch: &mut Batch<'_>, frames: Range<usize>) {
+        self.state.ways.truncate(frames.start);
+        self.state.domains.truncate(frames.start);
         if self.entry.policy.joined_only {
-            return self.classify_each(batch, admitted, check_member);
+            return self.classify_each(batch, frames, check_member);
         }
         if self.entry.policy.looks_at_each() || !self.table.all_open() {
-            return self.classify_each(batch, admitted, check_frame);
+            return self.classify_each(batch, frames, check_frame);
         }
-        if !is_one_stream(batch) {
-            return self.classify_mixed(batch, admitted);
+        self.classify_by_macs(batch, frames);
+    }
+
+    /// [`Pass::classify`] where nothing but MAC addresses counts. Frames of one stream follow each
+    /// other: one look-up serves the run.
+    pub(super) fn classify_by_macs(&mut self, batch: &mut Batch<'_>, frames: Range<usize>) {
+        if !is_one_stream(batch, &frames) {
+            return self.classify_mixed(batch, frames);
         }
         let (mut last_src, mut source_ok) = (Mac::default(), Err(Reason::BadSource));
-        let mut i = 0;
-        while i < admitted {
-            let run = batch.run(i).clamp(1, admitted - i);
+        let mut i = frames.start;
+        while i < frames.end {
+            let run = batch.run(i).clamp(1, frames.end - i);
             let (dst, src) = batch.macs(i);
             if src != last_src {
                 (last_src, source_ok) = (src, self.check_source(src, Domain::OPEN));
@@ -84,12 +91,12 @@ impl Pass<'_> {
 
     /// [`Pass::classify`] where frames of many streams are mixed: the sets of all addresses are
     /// asked for before the first is looked up, so that the cache misses overlap.
-    fn classify_mixed(&mut self, batch: &mut Batch<'_>, admitted: usize) {
+    fn classify_mixed(&mut self, batch: &mut Batch<'_>, frames: Range<usize>) {
         let fdb = &self.switch.fdb;
         let mut last_src = Mac::default();
         let mut looks = std::mem::take(&mut self.state.looks);
         looks.clear();
-        looks.extend(batch.all_macs().take(admitted).map(|(dst, src)| {
+        looks.extend(batch.all_macs(frames.clone()).map(|(dst, src)| {
             let hash = fdb.hash(dst, Domain::OPEN);
             fdb.prefetch(hash);
             if src != last_src {
@@ -99,8 +106,8 @@ impl Pass<'_> {
             (dst, src, hash)
         }));
         let (mut last_src, mut source_ok) = (Mac::default(), Err(Reason::BadSource));
-        let mut i = 0;
-        while let Some((dst, src, hash)) = looks.get(i).copied() {
+        let mut i = frames.start;
+        while let Some((dst, src, hash)) = looks.get(i - frames.start).copied() {
             if src != last_src {
                 (last_src, source_ok) = (src, self.check_source(src, Domain::OPEN));
             }
@@ -111,7 +118,7 @@ impl Pass<'_> {
                 self.append_one(port, i);
                 i += 1;
             } else {
-                let run = batch.run(i).clamp(1, admitted - i);
+                let run = batch.run(i).clamp(1, frames.end - i);
                 self.state.ways.extend(std::iter::repeat_n(way, run));
                 self.append(batch, i..i + run, way);
                 i += run;
@@ -125,15 +132,15 @@ impl Pass<'_> {
     fn classify_each(
         &mut self,
         batch: &mut Batch<'_>,
-        admitted: usize,
+        frames: Range<usize>,
         check: impl Fn(&Policy, &Batch<'_>, usize) -> (Domain, Result<(), Reason>) + Copy,
     ) {
         let policy = &*self.entry.policy;
         let mut last = None;
         let mut way = Way::Drop(Reason::BadSource);
-        let mut i = 0;
-        while i < admitted {
-            let run = batch.run(i).clamp(1, admitted - i);
+        let mut i = frames.start;
+        while i < frames.end {
+            let run = batch.run(i).clamp(1, frames.end - i);
             let (domain, checked, alike) = check_run(policy, batch, i..i + run, check);
             let key = (batch.macs(i), domain);
             if last != Some(key) && checked.is_ok() {

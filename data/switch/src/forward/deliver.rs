@@ -18,15 +18,15 @@ fn usual_frames(batch: &Batch<'_>, list: &[u16]) -> usize {
 }
 
 impl Pass<'_> {
-    /// Second pass, all destinations.
+    /// Second pass, all destinations: `push` is called for each.
     #[inline]
-    pub(super) fn push_all(&mut self, batch: &mut Batch<'_>, touched: &[PortId]) {
+    pub(super) fn visit(&mut self, touched: &[PortId], mut push: impl FnMut(&mut Self, PortId)) {
         for (i, to) in touched.iter().enumerate() {
             let soon = touched.get(i + AHEAD).and_then(|soon| self.table.get(*soon));
             if let Some(entry) = soon {
                 entry.port.expect();
             }
-            self.push(batch, *to);
+            push(self, *to);
         }
     }
 

@@ -1,0 +1,215 @@
+//! Joint breaths of a worker, at a time that is told.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+use vmlan_frame::{BATCH, Batch, Counters, Mac, Offload, Offloads, Port, Sink};
+use vmlan_ram::Slice;
+use vmlan_switch::policy::Domain;
+use vmlan_switch::{Options, Switch};
+
+use super::super::super::Shared;
+use super::super::super::Workers;
+use super::super::super::mailbox::{Assignment, Mailbox};
+use super::*;
+
+const PORTS: usize = 10;
+/// What a frame of these ports takes to be delivered, in nanoseconds.
+const PUSH: u64 = 20;
+
+/// A port that always has frames for all the others, each of which takes some time.
+struct Costly {
+    shared: Arc<Shared>,
+    frames: Vec<[u8; 60]>,
+    /// How long a frame takes.
+    takes: AtomicU64,
+    sends: AtomicBool,
+    /// Of how many ports frames are lent, and of how many they were at most.
+    lent: Arc<[AtomicUsize; 2]>,
+    sent: AtomicU64,
+    counters: Counters,
+}
+
+impl Costly {
+    fn pass(&self, ns: u64) {
+        self.shared.told.as_ref().unwrap().fetch_add(ns, Ordering::Relaxed);
+    }
+}
+
+impl Port for Costly {
+    fn pull(
+        &self,
+        _: usize,
+        spare: &mut Batch<'static>,
+        limit: usize,
+        sink: &mut dyn Sink,
+    ) -> usize {
+        if !self.sends.load(Ordering::Relaxed) {
+            return 0;
+        }
+        let [lent, most] = &*self.lent;
+        most.fetch_max(lent.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
+        let mut batch = Batch::take(spare);
+        for frame in self.frames.iter().take(limit) {
+            batch.add(&[Slice::from_bytes(frame)], Offload::NONE).unwrap();
+            self.pass(self.takes.load(Ordering::Relaxed));
+        }
+        sink.deliver(&mut batch);
+        let frames = batch.len();
+        batch.give_back(spare);
+        lent.fetch_sub(1, Ordering::Relaxed);
+        self.sent.fetch_add(frames as u64, Ordering::Relaxed);
+        frames
+    }
+    fn push(&self, _: &Batch<'_>, list: &mut [u16]) -> usize {
+        self.pass(PUSH * list.len() as u64);
+        list.len()
+    }
+    fn offloads(&self) -> Offloads {
+        Offloads::NONE
+    }
+    fn is_up(&self) -> bool {
+        true
+    }
+    fn arm(&self, _: usize) -> bool {
+        true
+    }
+    fn disarm(&self, _: usize) {}
+    fn counters(&self) -> &Counters {
+        &self.counters
+    }
+}
+
+struct World {
+    w: Workers,
+    run: Run,
+    ports: Vec<Arc<Costly>>,
+}
+
+fn mac(port: usize) -> Mac {
+    Mac::new([2, 0, 0, 0, 0, u8::try_from(port).unwrap()])
+}
+
+/// Ports that each have seven frames for each other one, which take so long.
+fn world(takes: [u64; PORTS]) -> World {
+    let switch = Switch::new(Options::default());
+    let w = Workers::played(switch.clone()).unwrap();
+    let lent = Arc::<[AtomicUsize; 2]>::default();
+    let frame = |from: usize, to: usize| {
+        let mut frame = [0; 60];
+        frame[..6].copy_from_slice(&mac(to).octets());
+        frame[6..12].copy_from_slice(&mac(from).octets());
+        frame
+    };
+    let port = |(from, takes): (usize, u64)| {
+        let others = (0..PORTS).cycle().filter(move |to| *to != from);
+        Arc::new(Costly {
+            shared: w.shared.clone(),
+            frames: others.take(7 * (PORTS - 1)).map(|to| frame(from, to)).collect(),
+            takes: takes.into(),
+            sends: true.into(),
+            lent: lent.clone(),
+            sent: AtomicU64::new(0),
+            counters: Counters::default(),
+        })
+    };
+    let ports: Vec<_> = takes.into_iter().enumerate().map(port).collect();
+    let own: Vec<_> = ports.iter().map(|p| (w.add("p", p.clone()).unwrap(), vec![0])).collect();
+    for (port, (id, _)) in own.iter().enumerate() {
+        switch.fdb().add_static(mac(port), Domain::OPEN, *id).unwrap();
+    }
+    let slot = Mailbox::new(0).unwrap();
+    let mut run = Run::new(w.shared.clone(), slot.clone(), None).unwrap();
+    slot.assign(Assignment { table: Arc::new(w.table()), own, generation: 1 });
+    run.read_mail();
+    World { w, run, ports }
+}
+
+impl World {
+    /// Rounds that begin one nanosecond after the last was over, so that some are measured.
+    fn rounds(&mut self, count: usize) {
+        for _ in 0..count {
+            self.ports[0].pass(1);
+            let frames = self.run.round(self.w.now());
+            assert!(frames > 0);
+        }
+    }
+
+    /// Of how many ports frames were lent at once, at most, since this was asked last.
+    fn most(&self) -> usize {
+        self.ports[0].lent[1].swap(0, Ordering::Relaxed)
+    }
+
+    fn sent(&self) -> Vec<u64> {
+        self.ports.iter().map(|port| port.sent.load(Ordering::Relaxed)).collect()
+    }
+}
+
+#[test]
+fn ports_with_few_frames_for_each_have_their_breath_together() {
+    let mut world = world([100; PORTS]);
+    world.rounds(1);
+    assert_eq!(world.most(), 1, "nothing is known of them");
+    world.rounds(20);
+    assert_eq!(world.most(), PORTS);
+    assert_eq!(world.sent(), [21 * 63; PORTS], "none is left out");
+    // Those who stop are noticed, and come back.
+    world.ports[3].sends.store(false, Ordering::Relaxed);
+    world.rounds(20);
+    assert_eq!(world.most(), PORTS - 1);
+    world.ports[3].sends.store(true, Ordering::Relaxed);
+    world.rounds(20);
+    assert_eq!((world.most(), world.sent()[3]), (PORTS, 41 * 63));
+}
+
+/// Each pays for what its own frames take, though nobody measures that.
+#[test]
+fn whose_frames_are_dear_pays_for_them_in_company() {
+    let mut takes = [100; PORTS];
+    takes[4] = 2_000;
+    let mut world = world(takes);
+    let begun = world.w.now();
+    world.rounds(20_000);
+    assert_eq!(world.most(), PORTS);
+    let sent = world.sent();
+    for (port, takes) in takes.iter().enumerate() {
+        let cost = sent[port] * (takes + PUSH);
+        let paid = world.ports[port].counters.work_ns();
+        assert!(paid.abs_diff(cost) < cost / 10, "port {port}: {paid} of {cost}");
+    }
+    let paid: u64 = world.ports.iter().map(|port| port.counters.work_ns()).sum();
+    let all = world.w.now() - begun;
+    assert!(all - paid <= 20_000 + all / 1000, "{paid} of {all}");
+    // So it has as much time as the others, and they have as many frames.
+    let time = |port: usize| sent[port] * (takes[port] + PUSH);
+    assert!(time(4).abs_diff(time(0)) < time(0) / 5, "{sent:?}");
+    let [least, most] = [sent.iter().skip(5).min().unwrap(), sent.iter().skip(5).max().unwrap()];
+    assert!(most - least <= most / 50, "{sent:?}");
+}
+
+/// Frames that turn dear are noticed in the rounds in which all are alone.
+#[test]
+fn who_was_cheap_when_alone_is_measured_again() {
+    let mut world = world([100; PORTS]);
+    world.rounds(100);
+    let before: Vec<_> = world.ports.iter().map(|port| port.counters.work_ns()).collect();
+    world.ports[4].takes.store(2_000, Ordering::Relaxed);
+    world.rounds(1_000);
+    let paid = |port: usize| world.ports[port].counters.work_ns() - before[port];
+    let share = paid(4) as f64 / paid(0) as f64;
+    assert!((0.8..1.25).contains(&share), "{share}");
+    assert!(world.sent()[0] > 5 * world.sent()[4]);
+}
+
+#[test]
+fn what_a_frame_cost_is_learned() {
+    let mut cost = FrameCost::default();
+    cost.learn(BATCH as u64 * 100, BATCH);
+    assert_eq!(cost.of(10), 1_000);
+    cost.learn(4_000_000, BATCH);
+    assert_eq!(cost.of(10), 1_750, "others had the processor");
+    (0..20).for_each(|_| cost.learn(BATCH as u64 * 100, BATCH));
+    assert!(cost.of(100) < 10_500);
+    cost.learn(1, 0);
+    cost.learn(0, 1);
+}

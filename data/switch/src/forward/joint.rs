@@ -1,0 +1,309 @@
+//! Joint breaths: several sources, and one visit to each receiver for all of them.
+//!
+//! Where many ports send to many, a breath of one source leaves a few frames for each receiver. To
+//! visit one costs a lock, a look at its ring and a publication, whose cache lines other workers
+//! and its guest have had meanwhile, so these cost more than the frames. In a joint breath the
+//! frames of one source stay lent while the next source is pulled from, in its [`Sink::deliver`],
+//! and the last one delivers them all.
+//!
+//! What policies know of a source, and what measures memory that makes workers sleep, takes one
+//! source at a time: sources that need it, and all while somebody is watched, breathe alone.
+
+use std::ops::Range;
+
+use vmlan_frame::{BATCH, Batch, JOINT, Offloads, Sink, Verdict};
+
+use super::{Breath, Common, Forwarder, Pass, State};
+use crate::{PortId, Table};
+
+/// Sources that have one breath together, at most: each has a frame of this thread's stack.
+pub const SOURCES: usize = 16;
+
+/// Frames for each receiver, up to which to visit it costs more than they do.
+const FEW: usize = 8;
+
+/// As long as there is room for so many frames another source may join.
+const LEAST: usize = BATCH / 2;
+
+/// So many breaths a source has alone, after joint ones have saved few visits.
+const ALONE: u8 = 255;
+
+/// A source that has a breath with others.
+#[derive(Clone, Copy, Debug)]
+pub struct Source {
+    /// It has one lane.
+    pub port: PortId,
+    /// What it did; `None`: it had no turn, since the batch was full.
+    pub breath: Option<Breath>,
+}
+
+impl Source {
+    /// It had no turn so far.
+    pub fn new(port: PortId) -> Self {
+        Self { port, breath: None }
+    }
+}
+
+/// How a source's breaths were when it had them alone.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Habit {
+    /// Receivers of the last one's frames, if these were few for each; else 0.
+    receivers: u16,
+    /// It stays alone for so many more.
+    alone: u8,
+}
+
+/// A source whose frames are in the joint batch.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sender {
+    source: PortId,
+    /// Its first frame.
+    first: usize,
+    uplink: Option<PortId>,
+    done: Breath,
+}
+
+impl Sender {
+    fn new(source: PortId, first: usize) -> Self {
+        Self { source, first, uplink: None, done: Breath::default() }
+    }
+}
+
+impl State {
+    /// A source was alone, and its `frames` went to those that are touched.
+    #[inline]
+    pub(super) fn note_habit(&mut self, source: PortId, frames: usize) {
+        let receivers = self.visits;
+        if let Some(habit) = self.habits.get_mut(source.index()) {
+            let few = frames <= receivers * FEW;
+            habit.receivers = if few { u16::try_from(receivers).unwrap_or(0) } else { 0 };
+        }
+    }
+
+    /// Frames of a joint breath are held: what `done` says is for those whose frames these are.
+    #[cold]
+    fn note_held(&mut self, all: &Batch<'_>, done: Breath) {
+        let mut end = all.len();
+        for sender in self.senders.iter_mut().rev() {
+            if (sender.first..end).any(|i| all.verdict(i) == Verdict::Held) {
+                let own = sender.done.held_ns;
+                sender.done.held_ns = own.into_iter().chain(done.held_ns).min();
+            }
+            end = sender.first;
+        }
+    }
+}
+
+impl Forwarder {
+    /// True if `source` had better have its next breath with others, by
+    /// [`Forwarder::joint_breath`]: it left few frames for each receiver.
+    #[inline]
+    pub fn joins(&mut self, table: &Table, source: PortId, now: u64) -> bool {
+        let Some(habit) = self.state.habits.get_mut(source.index()) else { return false };
+        if habit.receivers == 0 {
+            return false;
+        }
+        if habit.alone > 0 {
+            habit.alone -= 1;
+            return false;
+        }
+        self.may_join(table, source, now)
+    }
+
+    /// True if `source` can have a breath with others: it has one lane, and nothing is to be told
+    /// of its frames but their addresses.
+    pub fn may_join(&self, table: &Table, source: PortId, now: u64) -> bool {
+        let Some(entry) = table.get(source) else { return false };
+        let policy = &entry.policy;
+        let plain = policy.from.is_none() && !policy.joined_only && !policy.looks_at_each();
+        let lanes = self.state.at_uplink.get(source.index()).map(Vec::as_slice);
+        // It does not wait at an uplink.
+        let leaves = lanes == Some(&[None]);
+        plain && leaves && table.is_simple() && !self.switch.stalls.are_some(now)
+    }
+
+    /// A breath of several sources together, who may all join: see [`Forwarder::breath`]. As many
+    /// of `sources`, from the first on, have it as fill a batch; at least one.
+    pub fn joint_breath(&mut self, table: &Table, sources: &mut [Source], now: u64) {
+        self.state.ways.clear();
+        self.state.domains.clear();
+        self.state.senders.clear();
+        self.state.visits = 0;
+        let (switch, state) = (&*self.switch, &mut self.state);
+        let common = Common { switch, state, table, now };
+        let all = Batch::take(&mut self.joint);
+        let (all, _) = common.pull(all, &mut self.spares, sources);
+        all.give_back(&mut self.joint);
+        self.learn(sources);
+    }
+
+    /// Who had nothing is alone next time, and so are all if few visits were saved.
+    fn learn(&mut self, sources: &[Source]) {
+        let mut alone = 0;
+        let had = || sources.iter().filter_map(|s| Some((s.port.index(), s.breath?.frames)));
+        for (source, frames) in had() {
+            let Some(habit) = self.state.habits.get_mut(source) else { continue };
+            match frames {
+                0 => habit.receivers = 0,
+                _ => alone += usize::from(habit.receivers),
+            }
+        }
+        if 3 * self.state.visits <= 2 * alone {
+            return;
+        }
+        for (source, _) in had() {
+            if let Some(habit) = self.state.habits.get_mut(source) {
+                habit.alone = ALONE;
+            }
+        }
+    }
+}
+
+impl Common<'_> {
+    /// Pulls from `sources`, each while the frames of those before it are lent. Returns the batch,
+    /// and whether it was delivered; else there were no frames.
+    fn pull<'m>(
+        self,
+        mut all: Batch<'m>,
+        spares: &mut [Batch<'static>],
+        sources: &mut [Source],
+    ) -> (Batch<'m>, bool) {
+        let Some((spare, spares)) = spares.split_first_mut() else { return (all, false) };
+        let mut sources = sources;
+        while let Some((source, behind)) = sources.split_first_mut()
+            && JOINT - all.len() >= LEAST
+        {
+            source.breath = Some(Breath::default());
+            if let Some(entry) = self.table.get(source.port) {
+                let Self { switch, table, now, .. } = self;
+                let common = Common { switch, state: &mut *self.state, table, now };
+                let limit = BATCH.min(JOINT - all.len());
+                let pass = Pass::new(common, (source.port, entry), None);
+                let mut turn = Turn { pass, all, spares, sources: behind, delivered: false };
+                spare.set_source(source.port.number());
+                let frames = entry.port.pull(0, spare, limit, &mut turn);
+                let Turn { pass, all: given_back, delivered, .. } = turn;
+                let (done, uplink) = (pass.done, pass.uplink);
+                all = given_back;
+                if let Some(at) = self.state.at_uplink(source.port, 0) {
+                    *at = uplink;
+                }
+                source.breath = Some(Breath { frames, ..done });
+                if delivered {
+                    return (all, true);
+                }
+            }
+            sources = behind;
+        }
+        (all, false)
+    }
+}
+
+/// The turn of a source in a joint breath.
+struct Turn<'a, 'm> {
+    pass: Pass<'a>,
+    /// Frames of those before it; when they are delivered, what became of them.
+    all: Batch<'m>,
+    spares: &'a mut [Batch<'static>],
+    /// Those behind it.
+    sources: &'a mut [Source],
+    delivered: bool,
+}
+
+impl Sink for Turn<'_, '_> {
+    fn deliver(&mut self, batch: &mut Batch<'_>) {
+        let mut all: Batch<'_> = std::mem::take(&mut self.all);
+        let first = all.len();
+        let joins = !self.delivered && batch.needs() == Offloads::NONE && all.append(batch);
+        if !joins {
+            if !self.delivered {
+                self.pass.push_joint(&mut all);
+            }
+            self.pass.deliver(batch);
+        } else {
+            let frames = first..all.len();
+            self.pass.classify_by_macs(&mut all, frames.clone());
+            let at = self.pass.state.senders.len();
+            self.pass.state.senders.push(Sender::new(self.pass.source, first));
+            let delivered;
+            (all, delivered) = self.pass.common().pull(all, self.spares, self.sources);
+            if !delivered {
+                self.pass.push_joint(&mut all);
+            }
+            give_verdicts(&all, frames, batch);
+            if let Some(sender) = self.pass.state.senders.get(at) {
+                (self.pass.uplink, self.pass.done) = (sender.uplink, sender.done);
+            }
+        }
+        self.delivered = true;
+        self.all = all.without_pieces();
+    }
+}
+
+/// What became of `frames` of all is what became of the batch.
+fn give_verdicts(all: &Batch<'_>, frames: Range<usize>, batch: &mut Batch<'_>) {
+    if all.any_held() {
+        let held = frames.enumerate().filter(|(_, k)| all.verdict(*k) == Verdict::Held);
+        held.for_each(|(i, _)| batch.hold(i));
+    }
+}
+
+impl Pass<'_> {
+    fn common(&mut self) -> Common<'_> {
+        let Self { switch, table, now, .. } = *self;
+        Common { switch, state: &mut *self.state, table, now }
+    }
+
+    /// Second pass of a joint breath, all destinations.
+    fn push_joint(&mut self, batch: &mut Batch<'_>) {
+        let touched = std::mem::take(&mut self.state.touched);
+        self.state.visits = touched.len();
+        let own = std::mem::take(&mut self.done);
+        self.visit(&touched, |pass, to| match pass.takes_mixed(to) {
+            true => pass.push(batch, to),
+            false => pass.push_apart(batch, to),
+        });
+        let done = std::mem::replace(&mut self.done, own);
+        self.state.touched = touched;
+        self.state.touched.clear();
+        if batch.any_held() {
+            self.state.note_held(batch, done);
+        }
+    }
+
+    /// True if what is for `to` can be handed to it at once.
+    fn takes_mixed(&self, to: PortId) -> bool {
+        let fits = self.state.lists.get(to.index()).is_some_and(|list| list.len() <= BATCH);
+        fits && self.table.takes_mixed(to)
+    }
+
+    /// Second pass, one destination that has something to do with the sources of its frames: what
+    /// each of them has for it.
+    #[cold]
+    fn push_apart(&mut self, batch: &mut Batch<'_>, to: PortId) {
+        let mut senders = std::mem::take(&mut self.state.senders);
+        let spare = std::mem::take(&mut self.state.spare_list);
+        let Some(place) = self.state.lists.get_mut(to.index()) else { return };
+        let mut list = std::mem::replace(place, spare);
+        let own = (self.source, self.entry, self.uplink, self.done);
+        let mut rest = list.as_slice();
+        for k in 0..senders.len() {
+            let end = senders.get(k + 1).map_or(JOINT, |next| next.first);
+            let (theirs, behind) = rest.split_at(rest.partition_point(|i| usize::from(*i) < end));
+            rest = behind;
+            let Some(sender) = senders.get_mut(k).filter(|_| !theirs.is_empty()) else { continue };
+            let Some(entry) = self.table.get(sender.source) else { continue };
+            if let Some(place) = self.state.lists.get_mut(to.index()) {
+                place.extend_from_slice(theirs);
+            }
+            batch.set_source(sender.source.number());
+            (self.source, self.entry) = (sender.source, entry);
+            (self.uplink, self.done) = (sender.uplink, sender.done);
+            self.push(batch, to);
+            (sender.uplink, sender.done) = (self.uplink, self.done);
+        }
+        (self.source, self.entry, self.uplink, self.done) = own;
+        list.clear();
+        (self.state.senders, self.state.spare_list) = (senders, list);
+    }
+}
