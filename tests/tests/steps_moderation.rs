@@ -90,7 +90,7 @@ fn registers_of_intels_chips() {
 #[test]
 fn intr_mitigate_of_the_r8169() {
     // Timers of up to 15 * 320 ns * 32, frames in fours.
-    for mitigate in ["0xf0f0", "0xffff", "0x00f0", "0x5151"] {
+    for mitigate in ["0xf0f0", "0xffff", "0x00f0", "0xa1a1"] {
         let keys = format!(",mitigate={mitigate},mitigate_unit=3");
         moderated::<Rings<Gigabit>>(r8169::<0>, &keys);
     }

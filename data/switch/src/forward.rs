@@ -79,8 +79,12 @@ pub(crate) struct State {
     pub(crate) lists: Vec<Vec<u16>>,
     /// Ports whose list is not empty.
     touched: Vec<PortId>,
-    /// How many these were when the last batch was delivered.
+    /// Frames of the last batch that one source had alone, and how many these were then.
+    last: (usize, usize),
+    /// How many these were in the last joint breath.
     visits: usize,
+    /// When its last part was over.
+    lap: u64,
     habits: Vec<Habit>,
     /// Sources of a joint breath, in order.
     senders: Vec<Sender>,
@@ -121,7 +125,9 @@ impl Forwarder {
         let state = State {
             lists: Vec::new(),
             touched: Vec::with_capacity(MAX_PORTS),
+            last: (0, 0),
             visits: 0,
+            lap: 0,
             habits: vec![Habit::default(); MAX_PORTS],
             senders: Vec::with_capacity(SOURCES),
             spare_list: Vec::with_capacity(JOINT),
@@ -227,7 +233,7 @@ impl Forwarder {
         let budget = meter::budget_from(&entry.policy, source, now);
         self.state.measuring.begin(&self.switch.stalls, source, now);
         let waited = self.state.at_uplink(source, lane).and_then(Option::take);
-        self.state.visits = 0;
+        self.state.last = (0, 0);
         let common = Common { switch: &self.switch, state: &mut self.state, table, now };
         let mut pass = Pass::new(common, (source, entry), budget);
         if budget.is_some_and(|b| b.is_spent()) {
@@ -246,7 +252,7 @@ impl Forwarder {
             *at = uplink;
         }
         self.state.measuring.end(&self.switch.stalls, source, entry.port.is_guest());
-        self.state.note_habit(source, frames);
+        self.state.note_habit(source);
         Breath { frames, ..done }
     }
 
@@ -328,7 +334,7 @@ impl Sink for Pass<'_> {
         let admitted = self.admit(batch);
         self.classify(batch, 0..admitted);
         let touched = std::mem::take(&mut self.state.touched);
-        self.state.visits = touched.len();
+        self.state.last = (batch.len(), touched.len());
         if self.switch.stalls.are_some(self.now) {
             self.push_measured(batch, &touched);
         } else {

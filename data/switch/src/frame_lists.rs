@@ -40,7 +40,7 @@ pub(crate) fn number(i: usize) -> u16 {
 
 /// The numbers of the frames of `run`.
 #[inline]
-#[allow(clippy::cast_possible_truncation)] // a batch has no more than BATCH frames
+#[allow(clippy::cast_possible_truncation)] // a batch has no more than JOINT frames
 pub(crate) fn range(run: &Range<usize>) -> Range<u16> {
     const { assert!(JOINT <= u16::MAX as usize) };
     debug_assert!(run.end <= JOINT, "no batch has {} frames", run.end);

@@ -252,7 +252,7 @@ impl Measuring {
         }
     }
 
-    fn clock(&self) -> Option<u64> {
+    pub(crate) fn clock(&self) -> Option<u64> {
         self.by.as_ref().map(|by| (by.clock)())
     }
 

@@ -20,7 +20,7 @@ use vmlan_frame::{Batch, Counters, Mac, Offloads, Port, Sink};
 use vmlan_nic::virtio::{Rings, feature};
 use vmlan_ram::{Map, Mapping, Region, Window};
 use vmlan_switch::policy::Domain;
-use vmlan_switch::{Entry, Forwarder, Options, PortId, SOURCES, Source, Switch, Table};
+use vmlan_switch::{Entry, Forwarder, Options, PortId, SOURCES, Source, Switch, Table, Usage};
 
 const SIZE: u16 = 256;
 const STRIDE: u64 = 2304;
@@ -223,6 +223,35 @@ fn joint(forwarder: &mut Forwarder, table: &Table, waiting: &mut Vec<Source>, no
     had.iter().map(|breath| breath.frames as u64).sum()
 }
 
+/// Breaths of a worker's lanes until it is to stop. Returns how many frames these were.
+fn work(
+    mut forwarder: Forwarder,
+    table: &Table,
+    own: &[(PortId, usize)],
+    stop: &AtomicBool,
+) -> u64 {
+    let alone = std::env::var_os("VMLAN_ALONE").is_some();
+    let (mut frames, mut now) = (0, 1);
+    let mut waiting: Vec<Source> = Vec::new();
+    while !stop.load(Ordering::Relaxed) {
+        for (port, lane) in own {
+            now += 1000;
+            if !alone && forwarder.joins(table, *port, now) {
+                waiting.push(Source::new(*port));
+            } else {
+                frames += forwarder.breath(table, *port, *lane, now).frames as u64;
+            }
+            while waiting.len() == SOURCES {
+                frames += joint(&mut forwarder, table, &mut waiting, now);
+            }
+        }
+        while !waiting.is_empty() {
+            frames += joint(&mut forwarder, table, &mut waiting, now);
+        }
+    }
+    frames
+}
+
 /// Frames a second that so many workers deliver.
 fn rate(case: &Case, workers: usize, time: Duration) -> f64 {
     let dir = tempfile::tempdir().expect("directory");
@@ -239,11 +268,13 @@ fn rate(case: &Case, workers: usize, time: Duration) -> f64 {
     };
     let table = Arc::new(Table::new(ports.iter().map(entry).collect()));
     let (stop, done) = (AtomicBool::new(false), AtomicU64::new(0));
-    let alone = std::env::var_os("VMLAN_ALONE").is_some();
     let start = Instant::now();
     std::thread::scope(|s| {
         for worker in 0..workers {
-            let mut forwarder = Forwarder::new(Arc::clone(&switch));
+            // As the program's worker, which has a clock.
+            let clock = move || u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+            let mut forwarder =
+                Forwarder::new(Arc::clone(&switch)).measured_by(clock, Usage::default);
             forwarder.grow(&table);
             let (table, stop, done) = (Arc::clone(&table), &stop, &done);
             let lanes =
@@ -256,26 +287,7 @@ fn rate(case: &Case, workers: usize, time: Duration) -> f64 {
                 .collect();
             s.spawn(move || {
                 pin(worker);
-                let mut frames = 0;
-                let mut now = 1;
-                let mut waiting: Vec<Source> = Vec::new();
-                while !stop.load(Ordering::Relaxed) {
-                    for (port, lane) in &own {
-                        now += 1000;
-                        if !alone && forwarder.joins(&table, *port, now) {
-                            waiting.push(Source::new(*port));
-                        } else {
-                            frames += forwarder.breath(&table, *port, *lane, now).frames as u64;
-                        }
-                        while waiting.len() == SOURCES {
-                            frames += joint(&mut forwarder, &table, &mut waiting, now);
-                        }
-                    }
-                    while !waiting.is_empty() {
-                        frames += joint(&mut forwarder, &table, &mut waiting, now);
-                    }
-                }
-                done.fetch_add(frames, Ordering::Relaxed);
+                done.fetch_add(work(forwarder, &table, &own, stop), Ordering::Relaxed);
             });
         }
         std::thread::sleep(time);

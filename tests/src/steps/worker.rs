@@ -34,17 +34,18 @@ pub(super) fn work(turns: &Turns, table: &Table, bell: &AtomicBool, looks: bool)
     let ports: Vec<_> =
         table.members().iter().map(|id| (*id, Arc::clone(&table.get(*id).unwrap().port))).collect();
     let mut blocked: Vec<PortId> = Vec::new();
+    let joins = turns.below(2) == 0;
     while turns.step() {
         let (mut frames, mut held) = (0, false);
         // Some have their breath together.
         let mut joint: Vec<_> = ports.iter().map(|(id, _)| Source::new(*id)).collect();
-        joint.retain(|_| turns.below(2) == 0);
+        joint.retain(|_| joins && turns.below(2) == 0);
         while let Some(first) = joint.iter().position(|source| source.breath.is_none()) {
             forwarder.joint_breath(table, &mut joint[first..], turns.now());
             turns.step();
         }
-        let joins = |id: &PortId| joint.iter().any(|source| source.port == *id);
-        let alone = ports.iter().filter(|(id, _)| !joins(id)).map(|(id, _)| {
+        let has_had = |id: &PortId| joint.iter().any(|source| source.port == *id);
+        let alone = ports.iter().filter(|(id, _)| !has_had(id)).map(|(id, _)| {
             let breath = forwarder.breath(table, *id, 0, turns.now());
             turns.step();
             breath

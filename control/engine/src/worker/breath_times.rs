@@ -22,6 +22,11 @@ pub(super) fn usual(frames: usize) -> u64 {
     200_000 + 2_000 * frames as u64
 }
 
+/// What a port is charged for a breath that found nothing and took so long.
+pub(super) fn charged_if_empty(ns: u64) -> u64 {
+    if ns > LONG { ns } else { 0 }
+}
+
 /// The breaths of a worker, as far as they are measured.
 #[derive(Debug, Default)]
 pub(super) struct BreathTimes {
@@ -65,7 +70,8 @@ impl BreathTimes {
     #[inline]
     pub(super) fn next(&mut self, closely: u64, clock: impl Fn() -> u64) -> u64 {
         if self.blurred && closely > self.now {
-            self.read(clock);
+            let unseen = self.read(clock);
+            self.doubt |= unseen > DOUBTED;
         }
         self.now
     }
@@ -75,12 +81,18 @@ impl BreathTimes {
         self.all || closely > self.now
     }
 
-    /// A breath of several ports, before which the clock was read, did something. Says how long it
-    /// took.
-    pub(super) fn joint(&mut self, clock: impl Fn() -> u64) -> u64 {
-        let spent = self.read(clock);
-        self.doubt |= spent > DOUBTED;
-        spent
+    /// A joint breath begins, which is measured. Says how long breaths before it have taken, at
+    /// most, that nobody is charged for.
+    pub(super) fn joint_begins(&mut self, clock: impl Fn() -> u64) -> u64 {
+        let blurred = self.blurred;
+        let took = self.read(clock);
+        self.doubt |= blurred && took > DOUBTED;
+        if blurred { took } else { 0 }
+    }
+
+    /// It is over.
+    pub(super) fn joint_is_over(&mut self, clock: impl Fn() -> u64) {
+        self.read(clock);
     }
 
     /// It found nothing. Says what its port is charged for it.
@@ -90,8 +102,8 @@ impl BreathTimes {
             self.blurred = true;
             return 0;
         }
-        let spent = self.read(clock);
-        if spent <= LONG {
+        let spent = charged_if_empty(self.read(clock));
+        if spent == 0 {
             return 0;
         }
         *closely = self.now.saturating_add(CLOSELY);
@@ -185,6 +197,23 @@ mod tests {
         assert_eq!(times.empty(&mut closely, read), 0);
         assert_eq!(times.begin(10_000_001), 10_000_000);
         assert_eq!(times.begin(10_000_003), 0);
+    }
+
+    /// It came before a joint breath, which pays for itself alone: the next round is measured.
+    #[test]
+    fn a_long_empty_breath_before_a_joint_one_is_seen() {
+        let mut times = BreathTimes::default();
+        times.begin(1);
+        let (mut closely, read) = (0, || unreachable!("the clock is not read"));
+        assert_eq!(times.joint_begins(|| 60), 0, "nobody came before it");
+        times.joint_is_over(|| 100);
+        assert_eq!(times.empty(&mut closely, read), 0);
+        assert_eq!(times.joint_begins(|| 10_000_100), 10_000_000);
+        times.joint_is_over(|| 10_000_101);
+        times.begin(10_000_101);
+        assert!(times.measures(0));
+        times.begin(10_000_101);
+        assert!(!times.measures(0));
     }
 
     /// The port before it has nothing to do with that.

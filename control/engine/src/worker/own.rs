@@ -6,7 +6,6 @@ use vmlan_switch::{Breath, Entry, Forwarder, PortId, Table};
 
 use super::idle_rings::IdleRings;
 use super::naps::Naps;
-use super::run::joint::FrameCost;
 
 /// How often it is told that a port's memory is slow, in nanoseconds.
 const TOLD: u64 = 60_000_000_000;
@@ -37,7 +36,6 @@ pub(super) struct Own {
     pub(super) told_until: u64,
     /// Until then its breaths are measured in each round.
     pub(super) closely: u64,
-    pub(super) frame_cost: FrameCost,
 }
 
 impl Own {
@@ -58,7 +56,6 @@ impl Own {
             naps,
             told_until: 0,
             closely: 0,
-            frame_cost: FrameCost::default(),
         }
     }
 

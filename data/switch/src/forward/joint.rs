@@ -25,6 +25,9 @@ const FEW: usize = 8;
 /// As long as there is room for so many frames another source may join.
 const LEAST: usize = BATCH / 2;
 
+/// What it takes to deliver a frame, beside copying it, in bytes to copy.
+const FRAME: u64 = 256;
+
 /// So many breaths a source has alone, after joint ones have saved few visits.
 const ALONE: u8 = 255;
 
@@ -35,12 +38,15 @@ pub struct Source {
     pub port: PortId,
     /// What it did; `None`: it had no turn, since the batch was full.
     pub breath: Option<Breath>,
+    /// What that took, in nanoseconds, if the forwarder has a clock: its own part, and what its
+    /// frames are of those that a receiver was handed.
+    pub ns: u64,
 }
 
 impl Source {
     /// It had no turn so far.
     pub fn new(port: PortId) -> Self {
-        Self { port, breath: None }
+        Self { port, breath: None, ns: 0 }
     }
 }
 
@@ -61,22 +67,52 @@ pub(super) struct Sender {
     first: usize,
     uplink: Option<PortId>,
     done: Breath,
+    /// What delivering its frames took, in nanoseconds.
+    ns: u64,
+    /// What its frames for one receiver are worth.
+    worth: u64,
 }
 
 impl Sender {
     fn new(source: PortId, first: usize) -> Self {
-        Self { source, first, uplink: None, done: Breath::default() }
+        Self { source, first, uplink: None, done: Breath::default(), ns: 0, worth: 0 }
     }
 }
 
 impl State {
-    /// A source was alone, and its `frames` went to those that are touched.
+    /// A source was alone with its last batch.
     #[inline]
-    pub(super) fn note_habit(&mut self, source: PortId, frames: usize) {
-        let receivers = self.visits;
+    pub(super) fn note_habit(&mut self, source: PortId) {
+        let (frames, receivers) = std::mem::take(&mut self.last);
         if let Some(habit) = self.habits.get_mut(source.index()) {
             let few = frames <= receivers * FEW;
             habit.receivers = if few { u16::try_from(receivers).unwrap_or(0) } else { 0 };
+        }
+    }
+
+    /// Nanoseconds since this was asked last.
+    fn lap(&mut self) -> u64 {
+        let Some(now) = self.measuring.clock() else { return 0 };
+        now.saturating_sub(std::mem::replace(&mut self.lap, now))
+    }
+
+    /// What each sender's frames for `to` are worth, before they are handed to it.
+    fn weigh(&mut self, all: &Batch<'_>, to: PortId) {
+        let mut rest = self.lists.get(to.index()).map_or(&[][..], Vec::as_slice);
+        for sender in self.senders.iter_mut().rev() {
+            let (before, theirs) =
+                rest.split_at(rest.partition_point(|i| usize::from(*i) < sender.first));
+            sender.worth =
+                theirs.iter().map(|i| FRAME + all.frame_len(usize::from(*i)) as u64).sum();
+            rest = before;
+        }
+    }
+
+    /// Those whose frames a receiver was handed share what that took.
+    fn share(&mut self, ns: u64) {
+        let all = self.senders.iter().map(|sender| sender.worth).sum::<u64>().max(1);
+        for sender in &mut self.senders {
+            sender.ns += ns * sender.worth / all;
         }
     }
 
@@ -90,6 +126,16 @@ impl State {
                 sender.done.held_ns = own.into_iter().chain(done.held_ns).min();
             }
             end = sender.first;
+        }
+    }
+}
+
+impl State {
+    /// A source of a joint breath has frames that are not delivered with others.
+    #[cold]
+    fn stays_alone(&mut self, source: PortId) {
+        if let Some(habit) = self.habits.get_mut(source.index()) {
+            habit.receivers = 0;
         }
     }
 }
@@ -129,6 +175,7 @@ impl Forwarder {
         self.state.domains.clear();
         self.state.senders.clear();
         self.state.visits = 0;
+        self.state.lap();
         let (switch, state) = (&*self.switch, &mut self.state);
         let common = Common { switch, state, table, now };
         let all = Batch::take(&mut self.joint);
@@ -161,7 +208,7 @@ impl Forwarder {
 
 impl Common<'_> {
     /// Pulls from `sources`, each while the frames of those before it are lent. Returns the batch,
-    /// and whether it was delivered; else there were no frames.
+    /// and whether it was delivered; else they added nothing to it.
     fn pull<'m>(
         self,
         mut all: Batch<'m>,
@@ -179,10 +226,11 @@ impl Common<'_> {
                 let common = Common { switch, state: &mut *self.state, table, now };
                 let limit = BATCH.min(JOINT - all.len());
                 let pass = Pass::new(common, (source.port, entry), None);
-                let mut turn = Turn { pass, all, spares, sources: behind, delivered: false };
+                let mut turn = Turn { pass, all, spares, sources: behind, delivered: false, ns: 0 };
                 spare.set_source(source.port.number());
                 let frames = entry.port.pull(0, spare, limit, &mut turn);
-                let Turn { pass, all: given_back, delivered, .. } = turn;
+                let Turn { pass, all: given_back, delivered, ns, .. } = turn;
+                source.ns = ns + pass.state.lap();
                 let (done, uplink) = (pass.done, pass.uplink);
                 all = given_back;
                 if let Some(at) = self.state.at_uplink(source.port, 0) {
@@ -208,6 +256,8 @@ struct Turn<'a, 'm> {
     /// Those behind it.
     sources: &'a mut [Source],
     delivered: bool,
+    /// What it has taken so far, in nanoseconds.
+    ns: u64,
 }
 
 impl Sink for Turn<'_, '_> {
@@ -216,15 +266,18 @@ impl Sink for Turn<'_, '_> {
         let first = all.len();
         let joins = !self.delivered && batch.needs() == Offloads::NONE && all.append(batch);
         if !joins {
+            self.ns += self.pass.state.lap();
             if !self.delivered {
                 self.pass.push_joint(&mut all);
             }
             self.pass.deliver(batch);
+            self.pass.state.stays_alone(self.pass.source);
         } else {
             let frames = first..all.len();
             self.pass.classify_by_macs(&mut all, frames.clone());
             let at = self.pass.state.senders.len();
             self.pass.state.senders.push(Sender::new(self.pass.source, first));
+            self.ns += self.pass.state.lap();
             let delivered;
             (all, delivered) = self.pass.common().pull(all, self.spares, self.sources);
             if !delivered {
@@ -233,6 +286,7 @@ impl Sink for Turn<'_, '_> {
             give_verdicts(&all, frames, batch);
             if let Some(sender) = self.pass.state.senders.get(at) {
                 (self.pass.uplink, self.pass.done) = (sender.uplink, sender.done);
+                self.ns += sender.ns;
             }
         }
         self.delivered = true;
@@ -257,11 +311,16 @@ impl Pass<'_> {
     /// Second pass of a joint breath, all destinations.
     fn push_joint(&mut self, batch: &mut Batch<'_>) {
         let touched = std::mem::take(&mut self.state.touched);
-        self.state.visits = touched.len();
+        self.state.visits += touched.len();
         let own = std::mem::take(&mut self.done);
-        self.visit(&touched, |pass, to| match pass.takes_mixed(to) {
-            true => pass.push(batch, to),
-            false => pass.push_apart(batch, to),
+        self.visit(&touched, |pass, to| {
+            pass.state.weigh(batch, to);
+            match pass.takes_mixed(to) {
+                true => pass.push(batch, to),
+                false => pass.push_apart(batch, to),
+            }
+            let ns = pass.state.lap();
+            pass.state.share(ns);
         });
         let done = std::mem::replace(&mut self.done, own);
         self.state.touched = touched;

@@ -225,6 +225,28 @@ fn who_has_nothing_or_saves_no_visits_is_alone() {
     assert_eq!(alone, 255, "each has a receiver of its own");
 }
 
+/// Frames that find no room count as others do, and so do those that are still to be finished.
+#[test]
+fn who_fills_a_batch_for_one_receiver_is_alone_whatever_becomes_of_it() {
+    let mut w = world(PORTS, Options::default());
+    w.switch.fdb().add_static(station(1), Domain::OPEN, id(1)).unwrap();
+    w.ports[1].room.store(0, Ordering::Relaxed);
+    (0..100).for_each(|_| w.send(0, station(1), station(0), 1));
+    let breath = w.breathe(0, 1);
+    assert!(breath.frames == 0 && breath.held_ns.is_some());
+    assert!(!w.forwarder.joins(&w.table, id(0), 1));
+    let mut w = to_all();
+    assert_eq!(who_joins(&mut w), [true; PORTS]);
+    let (csum_start, csum_offset) = (34, 6);
+    let sum = Offload { needs_csum: true, csum_start, csum_offset, ..Offload::NONE };
+    *w.ports[2].offload.lock().unwrap() = sum;
+    w.ports[2].tx.lock().unwrap().push(udp(station(3), station(2), 60));
+    let others = (0..PORTS).filter(|port| *port != 2);
+    others.for_each(|port| w.send(port, station((port + 1) % 3), station(port), 1));
+    round(&mut w, true, 2);
+    assert!(!w.forwarder.joins(&w.table, id(2), 2));
+}
+
 /// Who must be judged frame by frame, has limits, or is watched, is alone, and so are all while
 /// somebody's memory is slow.
 #[test]

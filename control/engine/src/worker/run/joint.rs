@@ -1,8 +1,8 @@
 //! Joint breaths of ports that leave few frames for each receiver.
 //!
-//! What one takes is not measured for each of its ports. They pay for it by their frames, and by
-//! what a frame of each cost when it was alone: as all are in the rounds that are measured, which
-//! no guest knows beforehand. Else who sends the most expensive frames would gain by company.
+//! Each port pays for its own part, which is measured, and for its frames' part of each visit to a
+//! receiver. Now and then all are alone, as in the rounds that are measured throughout: only that
+//! shows who still leaves few frames.
 
 #[cfg(test)]
 mod tests;
@@ -10,27 +10,6 @@ mod tests;
 use vmlan_switch::{Breath, PortId, SOURCES, Source};
 
 use super::{MANY, Run, breath_times, clock};
-
-/// What a port's frames cost that were delivered for it alone, in nanoseconds each; 0: not known.
-#[derive(Clone, Copy, Debug, Default)]
-pub(in crate::worker) struct FrameCost(u64);
-
-impl FrameCost {
-    /// A breath of so many frames took `ns`. One that took too long, as when others had the
-    /// processor, counts for four at most.
-    #[inline]
-    pub(in crate::worker) fn learn(&mut self, ns: u64, frames: usize) {
-        let Some(each) = ns.checked_div(frames as u64).map(|ns| ns.max(1)) else { return };
-        self.0 = match self.0 {
-            0 => each,
-            known => (3 * known + each.min(4 * known)).div_ceil(4),
-        };
-    }
-
-    fn of(self, frames: usize) -> u64 {
-        self.0.saturating_mul(frames as u64)
-    }
-}
 
 /// Own ports that have their next breath together.
 #[derive(Debug, Default)]
@@ -63,29 +42,20 @@ impl Run {
     /// A joint breath of as many of those who wait as fill a batch. Returns how many frames were
     /// finished.
     pub(super) fn joint_breath(&mut self) -> usize {
-        let clock = || clock(&self.shared);
+        let unseen = self.times.joint_begins(|| clock(&self.shared));
+        let now = self.times.now();
+        self.took(unseen, now);
         let mut waiting = std::mem::take(&mut self.waiting);
-        let now = self.times.next(u64::MAX, clock);
         self.forwarder.joint_breath(&self.table, &mut waiting.sources, now);
-        let spent = self.times.joint(clock);
+        self.times.joint_is_over(|| clock(&self.shared));
+        let mut frames = 0;
+        let had = waiting.sources.iter().map_while(|s| Some((s.breath?, s.ns)));
+        for (at, (breath, ns)) in waiting.own.iter().zip(had) {
+            self.heed(*at, breath, now);
+            self.pay(*at, breath, ns);
+            frames += breath.frames;
+        }
         let had = waiting.sources.iter().take_while(|s| s.breath.is_some()).count();
-        let frames = waiting.sources.iter().map(|s| s.breath.map_or(0, |b| b.frames)).sum();
-        if spent >= breath_times::usual(frames) {
-            self.forwarder.took_long(None, spent, self.times.now());
-        }
-        let breaths = || {
-            let breaths = waiting.sources.iter().map_while(|s| s.breath);
-            waiting.own.iter().copied().zip(breaths)
-        };
-        let cost = |run: &Self, own: usize, breath: Breath| {
-            run.own.get(own).map_or(0, |own| own.frame_cost.of(breath.frames))
-        };
-        let all: u64 = breaths().map(|(own, breath)| cost(self, own, breath)).sum();
-        for (own, breath) in breaths() {
-            self.heed(own, breath, now);
-            let part = spent.saturating_mul(cost(self, own, breath)) / all.max(1);
-            self.pay(own, breath, part);
-        }
         waiting.sources.drain(..had);
         waiting.own.drain(..had);
         self.waiting = waiting;
@@ -93,14 +63,20 @@ impl Run {
     }
 
     /// Charges a port for its part of a joint breath.
-    fn pay(&mut self, own: usize, breath: Breath, ns: u64) {
-        let Some(own) = self.own.get(own) else { return };
+    fn pay(&mut self, at: usize, breath: Breath, ns: u64) {
+        let Some(own) = self.own.get(at) else { return };
         let Some(entry) = self.table.get(own.id) else { return };
         let counters = entry.port.counters();
-        if breath.frames > 0 {
-            counters.worked(own.lane(), ns);
-        } else if breath.held_ns.is_none() && breath.wait_ns.is_none() {
+        let empty = breath.frames == 0 && breath.held_ns.is_none();
+        if empty && breath.wait_ns.is_none() {
             counters.found_empty(own.lane());
+        }
+        if ns >= breath_times::usual(breath.frames) {
+            self.forwarder.took_long(Some(own.id), ns, self.times.now());
+        }
+        let ns = if empty { breath_times::charged_if_empty(ns) } else { ns };
+        if ns > 0 {
+            counters.worked(own.lane(), ns);
         }
         self.shares.spent(own.id, ns, breath.frames >= MANY);
     }

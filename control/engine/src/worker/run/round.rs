@@ -1,0 +1,95 @@
+//! A round: each own port whose turn it is has a breath.
+
+use vmlan_switch::Breath;
+
+use super::{MANY, Run, breath_times, clock, earlier};
+
+impl Run {
+    /// A breath for each own port whose turn it is; returns how many frames were finished, or 1 if
+    /// a port was put off.
+    pub(super) fn round(&mut self, now: u64) -> usize {
+        let mut frames = 0;
+        (self.held_ns, self.due) = (None, None);
+        self.shares.begin();
+        let unseen = self.times.begin(now);
+        self.took(unseen, now);
+        let begun = self.forwarder.begin_round(now);
+        // Of those who send to one receiver the first finds most room.
+        let (all, first) = (self.own.len(), self.first);
+        self.first = (first + 1) % all.max(1);
+        for at in (first..all).chain(0..first.min(all)) {
+            frames += self.turn(at);
+            if self.waiting.is_full() {
+                frames += self.joint_breath();
+            }
+        }
+        while !self.waiting.is_empty() {
+            frames += self.joint_breath();
+        }
+        self.forwarder.end_round(begun);
+        frames
+    }
+
+    /// The turn of an own port, alone or later with others. Returns how many frames were finished
+    /// now, or 1 if the port was put off.
+    fn turn(&mut self, at: usize) -> usize {
+        let Some(own) = self.own.get_mut(at) else { return 0 };
+        let now = self.times.next(own.closely, || clock(&self.shared));
+        if own.paused_until > now {
+            self.due = earlier(self.due, own.paused_until);
+            return 0;
+        }
+        let Some(entry) = self.table.get(own.id) else { return 0 };
+        if !self.shares.may_run(own.id, entry.policy.weight) {
+            return 1;
+        }
+        if !self.times.measures(own.closely) && self.forwarder.joins(&self.table, own.id, now) {
+            self.waiting.add(own.id, at);
+            return 0;
+        }
+        let breath = own.breath(&mut self.forwarder, &self.table, now);
+        self.heed(at, breath, now);
+        let Some(own) = self.own.get_mut(at) else { return 0 };
+        let Some(entry) = self.table.get(own.id) else { return 0 };
+        if breath.frames == 0 && breath.held_ns.is_none() {
+            if breath.wait_ns.is_none() {
+                entry.port.counters().found_empty(own.lane());
+            }
+            let spent = self.times.empty(&mut own.closely, || clock(&self.shared));
+            if spent > 0 {
+                entry.port.counters().worked(own.lane(), spent);
+            }
+            if spent >= breath_times::usual(0) {
+                self.forwarder.took_long(Some(own.id), spent, self.times.now());
+            }
+            self.shares.spent(own.id, spent, false);
+            return 0;
+        }
+        let spent = self.times.busy(&mut own.closely, || clock(&self.shared));
+        let took = self.times.took();
+        if took >= breath_times::usual(breath.frames) {
+            // Or it was a breath before it, that found nothing.
+            let port = (took == spent).then_some(own.id);
+            self.forwarder.took_long(port, took, self.times.now());
+        }
+        entry.port.counters().worked(own.lane(), spent);
+        self.shares.spent(own.id, spent, breath.frames >= MANY);
+        breath.frames
+    }
+
+    /// Notes what an own port waits for after its breath.
+    pub(super) fn heed(&mut self, at: usize, breath: Breath, now: u64) {
+        let Some(own) = self.own.get_mut(at) else { return };
+        let held = breath.held_ns.is_some();
+        own.passed_by |= own.held && !held && breath.frames == 0;
+        own.held = held;
+        self.held_ns = breath.held_ns.map_or(self.held_ns, |ns| earlier(self.held_ns, ns));
+        let Some(ns) = breath.wait_ns else { return };
+        let due = now.saturating_add(ns);
+        own.paused_until = if breath.paused { due } else { 0 };
+        self.due = earlier(self.due, due);
+        if let Some(entry) = self.table.get(own.id).filter(|_| breath.passed_over) {
+            own.tell_passed_over(entry, ns, now);
+        }
+    }
+}
