@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use criterion::{Criterion, Throughput, criterion_group};
 use vmlan_frame::{BATCH, Batch, Counters, Mac, Offload, Offloads, Port, Sink};
 use vmlan_ram::{Lines, Slice, SliceMut};
-use vmlan_switch::{Entry, Forwarder, Options, PortId, Switch, Table};
+use vmlan_switch::{Entry, Forwarder, Options, PortId, Source, Switch, Table};
 
 const SLOT: usize = 2048;
 const FRAME: usize = 60;
@@ -115,26 +115,28 @@ fn mac(n: usize) -> [u8; 6] {
     [2, 0, b[0], b[1], b[2], b[3]]
 }
 
-/// The ports of [`world`]. Port 0 sends to all the others' addresses in a mixed order.
-fn rings(ports: usize, macs: usize) -> Vec<Arc<Ring>> {
+/// The ports of [`world`]. The first `sources` of them send to all the others' addresses in a mixed
+/// order.
+fn rings(ports: usize, macs: usize, sources: usize) -> Vec<Arc<Ring>> {
     let slots = if macs <= ports { BATCH } else { 16 * BATCH };
     let step = std::sync::atomic::AtomicUsize::new(1);
-    let frame = |_| {
+    let frame = |from| {
         let mut f = [0; FRAME];
         let mut to = step.fetch_add(7919, Ordering::Relaxed) % macs;
-        if to.is_multiple_of(ports) {
+        if to % ports == from {
             to = (to + 1) % macs;
         }
         f[..6].copy_from_slice(&mac(to));
-        f[6..12].copy_from_slice(&mac(0));
+        f[6..12].copy_from_slice(&mac(from));
         f
     };
-    (0..ports).map(|p| Ring::new(if p == 0 { slots } else { 1 }, frame)).collect()
+    let slots = |port| if port < sources { slots } else { 1 };
+    (0..ports).map(|port| Ring::new(slots(port), |_| frame(port))).collect()
 }
 
 /// `ports` ports and `macs` addresses, spread evenly.
-fn world(ports: usize, macs: usize) -> (Table, Forwarder, Arc<Ring>) {
-    let rings = rings(ports, macs);
+fn world(ports: usize, macs: usize, sources: usize) -> (Table, Forwarder, Arc<Ring>) {
+    let rings = rings(ports, macs, sources);
     let options = Options { fdb_entries: 4 * macs, fdb_port_cap: u32::MAX, ..Options::default() };
     let switch = Switch::new(options);
     for m in 0..macs {
@@ -215,19 +217,45 @@ fn breaths(c: &mut Criterion) {
         ("1000 ports, 100k MACs", 1000, 100_000),
     ];
     for (name, ports, macs) in cases {
-        let (table, mut forwarder, _) = world(ports, macs);
+        let (table, mut forwarder, _) = world(ports, macs, 1);
         let source = PortId::new(0).unwrap();
         group.bench_function(name, |b| {
             b.iter(|| forwarder.breath(&table, source, 0, 1));
         });
-        let rings = rings(ports, macs);
+        let rings = rings(ports, macs, 1);
         let mut breath = without_switch(&rings);
         group.bench_function(format!("{name}, no switch"), |b| b.iter(&mut breath));
     }
     group.finish();
 }
 
-criterion_group!(benches, breaths);
+/// Several ports that send, one after the other and together.
+fn joint_breaths(c: &mut Criterion) {
+    let mut group = c.benchmark_group("sources");
+    for (ports, count) in [(2, 2), (64, 4), (1000, 4)] {
+        group.throughput(Throughput::Elements((count * BATCH) as u64));
+        let ids: Vec<_> = (0..count).map(|n| PortId::new(n).unwrap()).collect();
+        let (table, mut forwarder, _) = world(ports, 100_000, count);
+        group.bench_function(format!("{count} of {ports} ports"), |b| {
+            b.iter(|| {
+                for id in &ids {
+                    forwarder.breath(&table, *id, 0, 1);
+                }
+            });
+        });
+        let mut sources: Vec<_> = ids.iter().map(|id| Source::new(*id)).collect();
+        group.bench_function(format!("{count} of {ports} ports, joint"), |b| {
+            b.iter(|| {
+                sources.iter_mut().for_each(|source| source.breath = None);
+                forwarder.joint_breath(&table, &mut sources, 1);
+                assert!(sources.iter().all(|source| source.breath.is_some()));
+            });
+        });
+    }
+    group.finish();
+}
+
+criterion_group!(benches, breaths, joint_breaths);
 
 fn main() {
     if let Ok(n) = std::env::var("VMLAN_BREATHS") {
@@ -235,7 +263,7 @@ fn main() {
         let numbers = world_of.as_deref().and_then(|w| w.split_once(','));
         let (ports, macs) =
             numbers.map_or((2, 2), |(p, m)| (p.parse().unwrap(), m.parse().unwrap()));
-        let (table, mut forwarder, ring) = world(ports, macs);
+        let (table, mut forwarder, ring) = world(ports, macs, 1);
         for _ in 0..n.parse().unwrap_or(1000) {
             forwarder.breath(&table, PortId::new(0).unwrap(), 0, 1);
         }

@@ -342,6 +342,13 @@ impl<'m> Batch<'m> {
         Offloads::from_bits(self.needs)
     }
 
+    /// True if nothing is to be done to any frame, and few of them have more than one piece behind
+    /// the head.
+    #[inline]
+    pub fn is_plain(&self) -> bool {
+        self.needs == 0 && self.pieces.len() <= self.frames.len()
+    }
+
     /// Destination and source of frame `i` (zero if there is no such frame).
     #[inline]
     pub fn macs(&self, i: usize) -> (Mac, Mac) {

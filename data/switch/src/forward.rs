@@ -79,11 +79,9 @@ pub(crate) struct State {
     pub(crate) lists: Vec<Vec<u16>>,
     /// Ports whose list is not empty.
     touched: Vec<PortId>,
-    /// Frames of the last batch that one source had alone, and how many these were then.
+    /// Frames of the last batch that a source had alone, and how many receivers they had.
     last: (usize, usize),
-    /// How many these were in the last joint breath.
-    visits: usize,
-    /// When its last part was over.
+    /// When a joint breath read the clock last.
     lap: u64,
     habits: Vec<Habit>,
     /// Sources of a joint breath, in order.
@@ -126,7 +124,6 @@ impl Forwarder {
             lists: Vec::new(),
             touched: Vec::with_capacity(MAX_PORTS),
             last: (0, 0),
-            visits: 0,
             lap: 0,
             habits: vec![Habit::default(); MAX_PORTS],
             senders: Vec::with_capacity(SOURCES),

@@ -35,6 +35,7 @@ fn frames_of_several_ports_follow_each_other() {
     unfinished.add_parts(&short, [], sum).unwrap();
     assert!(joint.needs() == Offloads::NONE && joint.append(&unfinished));
     assert_eq!((joint.needs(), joint.offload(6)), (sum.needs(), sum));
+    assert!(first.is_plain() && !unfinished.is_plain());
 }
 
 #[test]
@@ -67,6 +68,7 @@ fn a_batch_that_does_not_fit_leaves_all_as_it_was() {
     let pieces: Vec<_> = bytes.chunks(10).map(Slice::from_bytes).collect();
     let mut many = Batch::new();
     (0..6).for_each(|_| many.add(&pieces, Offload::NONE).unwrap());
+    assert!(!many.is_plain());
     let mut joint = Batch::joint();
     assert!(joint.append(&many) && !joint.append(&many));
     assert_eq!((joint.len(), whole(&joint, 5)), (6, bytes.to_vec()));

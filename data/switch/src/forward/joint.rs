@@ -11,7 +11,7 @@
 
 use std::ops::Range;
 
-use vmlan_frame::{BATCH, Batch, JOINT, Offloads, Sink, Verdict};
+use vmlan_frame::{BATCH, Batch, JOINT, Sink, Verdict};
 
 use super::{Breath, Common, Forwarder, Pass, State};
 use crate::{PortId, Table};
@@ -28,8 +28,15 @@ const LEAST: usize = BATCH / 2;
 /// What it takes to deliver a frame, beside copying it, in bytes to copy.
 const FRAME: u64 = 256;
 
-/// So many breaths a source has alone, after joint ones have saved few visits.
+/// So many breaths a source has alone, after a joint one in which it shared few receivers.
 const ALONE: u8 = 255;
+
+/// And after one that was dear to others: what it does then it pays for itself. It can be dear to
+/// them in one breath of so many.
+const APART: u8 = 31;
+
+/// A visit that takes longer, in nanoseconds for each frame and besides, is dear.
+const DEAR: (u64, u64) = (2_000, 10_000);
 
 /// A source that has a breath with others.
 #[derive(Clone, Copy, Debug)]
@@ -38,8 +45,8 @@ pub struct Source {
     pub port: PortId,
     /// What it did; `None`: it had no turn, since the batch was full.
     pub breath: Option<Breath>,
-    /// What that took, in nanoseconds, if the forwarder has a clock: its own part, and what its
-    /// frames are of those that a receiver was handed.
+    /// What that took, in nanoseconds, if the forwarder has a clock: its own part, and its share,
+    /// by frames and bytes, of each visit to a receiver.
     pub ns: u64,
 }
 
@@ -71,11 +78,15 @@ pub(super) struct Sender {
     ns: u64,
     /// What its frames for one receiver are worth.
     worth: u64,
+    /// Receivers of its frames, and those of them that others had frames for, too.
+    receivers: usize,
+    shared: usize,
 }
 
 impl Sender {
     fn new(source: PortId, first: usize) -> Self {
-        Self { source, first, uplink: None, done: Breath::default(), ns: 0, worth: 0 }
+        let (uplink, done) = (None, Breath::default());
+        Self { source, first, uplink, done, ns: 0, worth: 0, receivers: 0, shared: 0 }
     }
 }
 
@@ -96,23 +107,48 @@ impl State {
         now.saturating_sub(std::mem::replace(&mut self.lap, now))
     }
 
-    /// What each sender's frames for `to` are worth, before they are handed to it.
-    fn weigh(&mut self, all: &Batch<'_>, to: PortId) {
-        let mut rest = self.lists.get(to.index()).map_or(&[][..], Vec::as_slice);
+    /// What each sender's frames for `to` are worth, before they are handed to it. Returns how many
+    /// frames these are.
+    fn weigh(&mut self, all: &Batch<'_>, to: PortId) -> usize {
+        let list = self.lists.get(to.index()).map_or(&[][..], Vec::as_slice);
+        let worth = |i: &u16| FRAME + all.frame_len(usize::from(*i)) as u64;
+        let mut rest = list;
         for sender in self.senders.iter_mut().rev() {
-            let (before, theirs) =
-                rest.split_at(rest.partition_point(|i| usize::from(*i) < sender.first));
-            sender.worth =
-                theirs.iter().map(|i| FRAME + all.frame_len(usize::from(*i)) as u64).sum();
+            let first = rest.partition_point(|i| usize::from(*i) < sender.first);
+            let (before, theirs) = rest.split_at(first);
+            sender.worth = theirs.iter().map(worth).sum();
             rest = before;
+        }
+        list.len()
+    }
+
+    /// Those whose `frames` a receiver was handed share what that took.
+    fn share(&mut self, frames: usize, ns: u64) {
+        let dear = ns > frames as u64 * DEAR.0 + DEAR.1;
+        let all = self.senders.iter().map(|sender| sender.worth).sum::<u64>().max(1);
+        for sender in self.senders.iter_mut().filter(|sender| sender.worth > 0) {
+            sender.ns += ns.saturating_mul(sender.worth) / all;
+            sender.receivers += 1;
+            sender.shared += usize::from(sender.worth < all);
+            if let Some(habit) = self.habits.get_mut(sender.source.index()).filter(|_| dear) {
+                habit.alone = habit.alone.max(APART);
+            }
         }
     }
 
-    /// Those whose frames a receiver was handed share what that took.
-    fn share(&mut self, ns: u64) {
-        let all = self.senders.iter().map(|sender| sender.worth).sum::<u64>().max(1);
-        for sender in &mut self.senders {
-            sender.ns += ns * sender.worth / all;
+    /// Those who shared few of their receivers are alone for some time.
+    fn learn(&mut self) {
+        for sender in self.senders.iter().filter(|sender| 2 * sender.shared < sender.receivers) {
+            if let Some(habit) = self.habits.get_mut(sender.source.index()) {
+                habit.alone = ALONE;
+            }
+        }
+    }
+
+    /// A source of a joint breath has no frames, or some that are not delivered with others.
+    fn parts(&mut self, source: PortId) {
+        if let Some(habit) = self.habits.get_mut(source.index()) {
+            habit.receivers = 0;
         }
     }
 
@@ -126,16 +162,6 @@ impl State {
                 sender.done.held_ns = own.into_iter().chain(done.held_ns).min();
             }
             end = sender.first;
-        }
-    }
-}
-
-impl State {
-    /// A source of a joint breath has frames that are not delivered with others.
-    #[cold]
-    fn stays_alone(&mut self, source: PortId) {
-        if let Some(habit) = self.habits.get_mut(source.index()) {
-            habit.receivers = 0;
         }
     }
 }
@@ -174,33 +200,26 @@ impl Forwarder {
         self.state.ways.clear();
         self.state.domains.clear();
         self.state.senders.clear();
-        self.state.visits = 0;
         self.state.lap();
         let (switch, state) = (&*self.switch, &mut self.state);
         let common = Common { switch, state, table, now };
         let all = Batch::take(&mut self.joint);
         let (all, _) = common.pull(all, &mut self.spares, sources);
         all.give_back(&mut self.joint);
-        self.learn(sources);
-    }
-
-    /// Who had nothing is alone next time, and so are all if few visits were saved.
-    fn learn(&mut self, sources: &[Source]) {
-        let mut alone = 0;
-        let had = || sources.iter().filter_map(|s| Some((s.port.index(), s.breath?.frames)));
-        for (source, frames) in had() {
-            let Some(habit) = self.state.habits.get_mut(source) else { continue };
-            match frames {
-                0 => habit.receivers = 0,
-                _ => alone += usize::from(habit.receivers),
+        for source in sources {
+            let empty = |breath: &Breath| breath.frames == 0 && breath.held_ns.is_none();
+            if source.breath.as_ref().is_some_and(empty) {
+                self.state.parts(source.port);
             }
         }
-        if 3 * self.state.visits <= 2 * alone {
-            return;
-        }
-        for (source, _) in had() {
-            if let Some(habit) = self.state.habits.get_mut(source) {
-                habit.alone = ALONE;
+    }
+
+    /// A joint breath took long, and it is not known who made it so: each is alone for some time.
+    #[cold]
+    pub fn part(&mut self, sources: &[Source]) {
+        for source in sources.iter().filter(|source| source.breath.is_some()) {
+            if let Some(habit) = self.state.habits.get_mut(source.port.index()) {
+                habit.alone = habit.alone.max(APART);
             }
         }
     }
@@ -264,14 +283,14 @@ impl Sink for Turn<'_, '_> {
     fn deliver(&mut self, batch: &mut Batch<'_>) {
         let mut all: Batch<'_> = std::mem::take(&mut self.all);
         let first = all.len();
-        let joins = !self.delivered && batch.needs() == Offloads::NONE && all.append(batch);
+        let joins = !self.delivered && batch.is_plain() && all.append(batch);
         if !joins {
             self.ns += self.pass.state.lap();
             if !self.delivered {
                 self.pass.push_joint(&mut all);
             }
             self.pass.deliver(batch);
-            self.pass.state.stays_alone(self.pass.source);
+            self.pass.state.parts(self.pass.source);
         } else {
             let frames = first..all.len();
             self.pass.classify_by_macs(&mut all, frames.clone());
@@ -311,17 +330,17 @@ impl Pass<'_> {
     /// Second pass of a joint breath, all destinations.
     fn push_joint(&mut self, batch: &mut Batch<'_>) {
         let touched = std::mem::take(&mut self.state.touched);
-        self.state.visits += touched.len();
         let own = std::mem::take(&mut self.done);
         self.visit(&touched, |pass, to| {
-            pass.state.weigh(batch, to);
+            let frames = pass.state.weigh(batch, to);
             match pass.takes_mixed(to) {
                 true => pass.push(batch, to),
                 false => pass.push_apart(batch, to),
             }
             let ns = pass.state.lap();
-            pass.state.share(ns);
+            pass.state.share(frames, ns);
         });
+        self.state.learn();
         let done = std::mem::replace(&mut self.done, own);
         self.state.touched = touched;
         self.state.touched.clear();
@@ -340,10 +359,9 @@ impl Pass<'_> {
     /// each of them has for it.
     #[cold]
     fn push_apart(&mut self, batch: &mut Batch<'_>, to: PortId) {
-        let mut senders = std::mem::take(&mut self.state.senders);
-        let spare = std::mem::take(&mut self.state.spare_list);
         let Some(place) = self.state.lists.get_mut(to.index()) else { return };
-        let mut list = std::mem::replace(place, spare);
+        let mut list = std::mem::replace(place, std::mem::take(&mut self.state.spare_list));
+        let mut senders = std::mem::take(&mut self.state.senders);
         let own = (self.source, self.entry, self.uplink, self.done);
         let mut rest = list.as_slice();
         for k in 0..senders.len() {

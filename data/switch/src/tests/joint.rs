@@ -225,6 +225,22 @@ fn who_has_nothing_or_saves_no_visits_is_alone() {
     assert_eq!(alone, 255, "each has a receiver of its own");
 }
 
+/// And nobody is alone with it.
+#[test]
+fn who_has_receivers_of_its_own_parts_from_the_others() {
+    let mut w = to_all();
+    let company = PORTS - 2;
+    for (from, to) in (0..company * company).map(|i| (i % company, i / company)) {
+        w.send(from, station(to), station(from), 1);
+    }
+    w.send(company, station(company + 1), station(company), 1);
+    round(&mut w, true, 2);
+    // The last one had nothing.
+    assert_eq!(who_joins(&mut w), [vec![true; company], vec![false; 2]].concat());
+    let joins = (0..256).take_while(|_| !w.forwarder.joins(&w.table, id(company), 2)).count();
+    assert_eq!(joins, 254);
+}
+
 /// Frames that find no room count as others do, and so do those that are still to be finished.
 #[test]
 fn who_fills_a_batch_for_one_receiver_is_alone_whatever_becomes_of_it() {

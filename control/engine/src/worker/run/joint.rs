@@ -1,15 +1,16 @@
 //! Joint breaths of ports that leave few frames for each receiver.
 //!
-//! Each port pays for its own part, which is measured, and for its frames' part of each visit to a
-//! receiver. Now and then all are alone, as in the rounds that are measured throughout: only that
-//! shows who still leaves few frames.
+//! Each port pays for its own part, which is measured, and for its share, by frames and bytes, of
+//! each visit to a receiver. Where a visit is dear its senders part for some time, so that each
+//! pays for what it does. Now and then all are alone, as in the rounds that are measured
+//! throughout: only that shows who still leaves few frames.
 
 #[cfg(test)]
 mod tests;
 
-use vmlan_switch::{Breath, PortId, SOURCES, Source};
+use vmlan_switch::{PortId, SOURCES, Source};
 
-use super::{MANY, Run, breath_times, clock};
+use super::{Run, breath_times, clock};
 
 /// Own ports that have their next breath together.
 #[derive(Debug, Default)]
@@ -47,37 +48,23 @@ impl Run {
         self.took(unseen, now);
         let mut waiting = std::mem::take(&mut self.waiting);
         self.forwarder.joint_breath(&self.table, &mut waiting.sources, now);
-        self.times.joint_is_over(|| clock(&self.shared));
-        let mut frames = 0;
+        let (mut frames, mut took) = (0, 0);
         let had = waiting.sources.iter().map_while(|s| Some((s.breath?, s.ns)));
         for (at, (breath, ns)) in waiting.own.iter().zip(had) {
             self.heed(*at, breath, now);
-            self.pay(*at, breath, ns);
-            frames += breath.frames;
+            let empty = breath.frames == 0 && breath.held_ns.is_none();
+            self.pay(*at, breath, if empty { breath_times::charged_if_empty(ns) } else { ns });
+            (frames, took) = (frames + breath.frames, took + ns);
+        }
+        if took >= breath_times::usual(frames) {
+            self.forwarder.part(&waiting.sources);
+            self.forwarder.took_long(None, took, now.saturating_add(took));
         }
         let had = waiting.sources.iter().take_while(|s| s.breath.is_some()).count();
         waiting.sources.drain(..had);
         waiting.own.drain(..had);
         self.waiting = waiting;
+        self.times.joint_is_over(|| clock(&self.shared));
         frames
-    }
-
-    /// Charges a port for its part of a joint breath.
-    fn pay(&mut self, at: usize, breath: Breath, ns: u64) {
-        let Some(own) = self.own.get(at) else { return };
-        let Some(entry) = self.table.get(own.id) else { return };
-        let counters = entry.port.counters();
-        let empty = breath.frames == 0 && breath.held_ns.is_none();
-        if empty && breath.wait_ns.is_none() {
-            counters.found_empty(own.lane());
-        }
-        if ns >= breath_times::usual(breath.frames) {
-            self.forwarder.took_long(Some(own.id), ns, self.times.now());
-        }
-        let ns = if empty { breath_times::charged_if_empty(ns) } else { ns };
-        if ns > 0 {
-            counters.worked(own.lane(), ns);
-        }
-        self.shares.spent(own.id, ns, breath.frames >= MANY);
     }
 }

@@ -14,10 +14,13 @@ impl Run {
         let unseen = self.times.begin(now);
         self.took(unseen, now);
         let begun = self.forwarder.begin_round(now);
-        // Of those who send to one receiver the first finds most room.
-        let (all, first) = (self.own.len(), self.first);
-        self.first = (first + 1) % all.max(1);
-        for at in (first..all).chain(0..first.min(all)) {
+        // Of those who send to one receiver the first finds most room: each comes before each other
+        // as often as after it.
+        let all = self.own.len();
+        let first = self.first.checked_rem(all).unwrap_or(0);
+        self.first = first + 1;
+        for n in 0..all {
+            let at = (if first.is_multiple_of(2) { first + n } else { first + all - n }) % all;
             frames += self.turn(at);
             if self.waiting.is_full() {
                 frames += self.joint_breath();
@@ -50,31 +53,38 @@ impl Run {
         let breath = own.breath(&mut self.forwarder, &self.table, now);
         self.heed(at, breath, now);
         let Some(own) = self.own.get_mut(at) else { return 0 };
-        let Some(entry) = self.table.get(own.id) else { return 0 };
-        if breath.frames == 0 && breath.held_ns.is_none() {
-            if breath.wait_ns.is_none() {
-                entry.port.counters().found_empty(own.lane());
-            }
+        let spent = if breath.frames == 0 && breath.held_ns.is_none() {
             let spent = self.times.empty(&mut own.closely, || clock(&self.shared));
-            if spent > 0 {
-                entry.port.counters().worked(own.lane(), spent);
-            }
             if spent >= breath_times::usual(0) {
                 self.forwarder.took_long(Some(own.id), spent, self.times.now());
             }
-            self.shares.spent(own.id, spent, false);
-            return 0;
-        }
-        let spent = self.times.busy(&mut own.closely, || clock(&self.shared));
-        let took = self.times.took();
-        if took >= breath_times::usual(breath.frames) {
-            // Or it was a breath before it, that found nothing.
-            let port = (took == spent).then_some(own.id);
-            self.forwarder.took_long(port, took, self.times.now());
-        }
-        entry.port.counters().worked(own.lane(), spent);
-        self.shares.spent(own.id, spent, breath.frames >= MANY);
+            spent
+        } else {
+            let spent = self.times.busy(&mut own.closely, || clock(&self.shared));
+            let took = self.times.took();
+            if took >= breath_times::usual(breath.frames) {
+                // Or it was a breath before it, that found nothing.
+                let port = (took == spent).then_some(own.id);
+                self.forwarder.took_long(port, took, self.times.now());
+            }
+            spent
+        };
+        self.pay(at, breath, spent);
         breath.frames
+    }
+
+    /// Charges an own port for a breath.
+    pub(super) fn pay(&mut self, at: usize, breath: Breath, ns: u64) {
+        let Some(own) = self.own.get(at) else { return };
+        let Some(entry) = self.table.get(own.id) else { return };
+        let counters = entry.port.counters();
+        if breath.frames == 0 && breath.held_ns.is_none() && breath.wait_ns.is_none() {
+            counters.found_empty(own.lane());
+        }
+        if ns > 0 {
+            counters.worked(own.lane(), ns);
+        }
+        self.shares.spent(own.id, ns, breath.frames >= MANY);
     }
 
     /// Notes what an own port waits for after its breath.

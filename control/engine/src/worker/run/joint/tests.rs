@@ -230,20 +230,53 @@ fn who_is_dear_in_company_only_pays_for_it() {
     assert!(sent[0] > 5 * sent[4], "{sent:?}");
 }
 
-/// Who comes first finds most room at a receiver: each is first in its turn.
+/// Who comes first finds most room at a receiver: each is first in its turn, and before each other
+/// one as often as after it.
 #[test]
-fn all_come_first_in_their_turns() {
+fn nobody_is_always_before_another_one() {
     let mut world = world([100; PORTS]);
     world.rounds(1);
     let order = |world: &World| std::mem::take(&mut *world.ports[0].order.lock().unwrap());
     order(&world);
-    let mut firsts = Vec::new();
-    for _ in 0..PORTS {
+    let mut firsts = [0; PORTS];
+    let mut before = [[0i32; PORTS]; PORTS];
+    for _ in 0..2 * PORTS {
         world.rounds(1);
         let all = order(&world);
         assert_eq!(all.len(), PORTS);
-        firsts.push(all[0]);
+        firsts[all[0]] += 1;
+        for (i, one) in all.iter().enumerate() {
+            all[i + 1..].iter().for_each(|other| before[*one][*other] += 1);
+        }
     }
-    firsts.sort_unstable();
-    assert_eq!(firsts, (0..PORTS).collect::<Vec<_>>());
+    assert_eq!(firsts, [2; PORTS]);
+    for (one, other) in (0..PORTS * PORTS).map(|n| (n / PORTS, n % PORTS)) {
+        let more = before[one][other] - before[other][one];
+        assert!(more.abs() <= 4, "{one} is before {other} {more} times more");
+    }
+}
+
+/// A visit is shared by bytes. One that is dear for another reason parts those who share it.
+#[test]
+fn who_makes_visits_dear_for_others_is_alone() {
+    let mut world = world([100; PORTS]);
+    world.rounds(21);
+    assert_eq!(world.most(), PORTS);
+    world.ports[3].slow_for.store(100_000, Ordering::Relaxed);
+    world.rounds(1);
+    world.most();
+    world.ports[3].slow_for.store(0, Ordering::Relaxed);
+    let alone = (0..100).take_while(|_| {
+        world.rounds(1);
+        world.most() == 1
+    });
+    // Rounds that are measured do not count.
+    assert!((31..40).contains(&alone.count()));
+    // Those who make it dear again and again pay for that.
+    let before: Vec<_> = world.ports.iter().map(|port| port.counters.work_ns()).collect();
+    world.ports[3].slow_for.store(100_000, Ordering::Relaxed);
+    world.rounds(2_000);
+    let paid = |port: usize| world.ports[port].counters.work_ns() - before[port];
+    let slowed = world.ports[3].slowed.load(Ordering::Relaxed);
+    assert!(paid(4) > slowed * 9 / 10, "{} of {slowed}", paid(4));
 }
