@@ -83,6 +83,8 @@ pub(crate) struct State {
     last: (usize, usize),
     /// When a joint breath read the clock last.
     lap: u64,
+    /// Until when each receiver is handed the frames of one source at a time in joint breaths.
+    apart: Vec<u64>,
     habits: Vec<Habit>,
     /// Sources of a joint breath, in order.
     senders: Vec<Sender>,
@@ -125,6 +127,7 @@ impl Forwarder {
             touched: Vec::with_capacity(MAX_PORTS),
             last: (0, 0),
             lap: 0,
+            apart: vec![0; MAX_PORTS],
             habits: vec![Habit::default(); MAX_PORTS],
             senders: Vec::with_capacity(SOURCES),
             spare_list: Vec::with_capacity(JOINT),

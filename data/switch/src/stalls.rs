@@ -23,7 +23,7 @@ use crate::{MAX_PORTS, PortId};
 
 /// For so many times as long a port is passed over. What it causes is about that part of a worker's
 /// time.
-const PRICE: u64 = 128;
+pub(crate) const PRICE: u64 = 128;
 /// What a port may cause without being passed over, in nanoseconds. It comes back with time. On a
 /// busy machine an honest guest's first page faults sleep, too, for a lock of the whole process or
 /// for memory, some milliseconds at a time.

@@ -14,6 +14,7 @@ use std::ops::Range;
 use vmlan_frame::{BATCH, Batch, JOINT, Sink, Verdict};
 
 use super::{Breath, Common, Forwarder, Pass, State};
+use crate::stalls::PRICE;
 use crate::{PortId, Table};
 
 /// Sources that have one breath together, at most: each has a frame of this thread's stack.
@@ -31,11 +32,8 @@ const FRAME: u64 = 256;
 /// So many breaths a source has alone, after a joint one in which it shared few receivers.
 const ALONE: u8 = 255;
 
-/// And after one that was dear to others: what it does then it pays for itself. It can be dear to
-/// them in one breath of so many.
-const APART: u8 = 31;
-
-/// A visit that takes longer, in nanoseconds for each frame and besides, is dear.
+/// A visit that takes longer, in nanoseconds for each frame and besides, is dear: perhaps one
+/// sender made it so. For [`PRICE`] times as long each of them is measured there by itself.
 const DEAR: (u64, u64) = (2_000, 10_000);
 
 /// A source that has a breath with others.
@@ -48,12 +46,14 @@ pub struct Source {
     /// What that took, in nanoseconds, if the forwarder has a clock: its own part, and its share,
     /// by frames and bytes, of each visit to a receiver.
     pub ns: u64,
+    /// As much of that as was measured for it alone.
+    pub own_ns: u64,
 }
 
 impl Source {
     /// It had no turn so far.
     pub fn new(port: PortId) -> Self {
-        Self { port, breath: None, ns: 0 }
+        Self { port, breath: None, ns: 0, own_ns: 0 }
     }
 }
 
@@ -74,8 +74,9 @@ pub(super) struct Sender {
     first: usize,
     uplink: Option<PortId>,
     done: Breath,
-    /// What delivering its frames took, in nanoseconds.
-    ns: u64,
+    /// Its share of visits, and what was measured for it alone, in nanoseconds.
+    shared_ns: u64,
+    own_ns: u64,
     /// What its frames for one receiver are worth.
     worth: u64,
     /// Receivers of its frames, and those of them that others had frames for, too.
@@ -85,8 +86,17 @@ pub(super) struct Sender {
 
 impl Sender {
     fn new(source: PortId, first: usize) -> Self {
-        let (uplink, done) = (None, Breath::default());
-        Self { source, first, uplink, done, ns: 0, worth: 0, receivers: 0, shared: 0 }
+        Self {
+            source,
+            first,
+            uplink: None,
+            done: Breath::default(),
+            shared_ns: 0,
+            own_ns: 0,
+            worth: 0,
+            receivers: 0,
+            shared: 0,
+        }
     }
 }
 
@@ -122,17 +132,19 @@ impl State {
         list.len()
     }
 
-    /// Those whose `frames` a receiver was handed share what that took.
-    fn share(&mut self, frames: usize, ns: u64) {
-        let dear = ns > frames as u64 * DEAR.0 + DEAR.1;
+    /// A visit is over. If the `frames` were handed over at once, their senders share what that took.
+    fn visited(&mut self, to: PortId, frames: usize, at_once: bool) {
+        let ns = if at_once { self.lap() } else { 0 };
         let all = self.senders.iter().map(|sender| sender.worth).sum::<u64>().max(1);
         for sender in self.senders.iter_mut().filter(|sender| sender.worth > 0) {
-            sender.ns += ns.saturating_mul(sender.worth) / all;
+            sender.shared_ns += ns.saturating_mul(sender.worth) / all;
             sender.receivers += 1;
             sender.shared += usize::from(sender.worth < all);
-            if let Some(habit) = self.habits.get_mut(sender.source.index()).filter(|_| dear) {
-                habit.alone = habit.alone.max(APART);
-            }
+        }
+        if ns > frames as u64 * DEAR.0 + DEAR.1
+            && let Some(until) = self.apart.get_mut(to.index())
+        {
+            *until = self.lap.saturating_add(ns.saturating_mul(PRICE));
         }
     }
 
@@ -213,16 +225,6 @@ impl Forwarder {
             }
         }
     }
-
-    /// A joint breath took long, and it is not known who made it so: each is alone for some time.
-    #[cold]
-    pub fn part(&mut self, sources: &[Source]) {
-        for source in sources.iter().filter(|source| source.breath.is_some()) {
-            if let Some(habit) = self.state.habits.get_mut(source.port.index()) {
-                habit.alone = habit.alone.max(APART);
-            }
-        }
-    }
 }
 
 impl Common<'_> {
@@ -245,11 +247,20 @@ impl Common<'_> {
                 let common = Common { switch, state: &mut *self.state, table, now };
                 let limit = BATCH.min(JOINT - all.len());
                 let pass = Pass::new(common, (source.port, entry), None);
-                let mut turn = Turn { pass, all, spares, sources: behind, delivered: false, ns: 0 };
+                let mut turn = Turn {
+                    pass,
+                    all,
+                    spares,
+                    sources: behind,
+                    delivered: false,
+                    shared_ns: 0,
+                    own_ns: 0,
+                };
                 spare.set_source(source.port.number());
                 let frames = entry.port.pull(0, spare, limit, &mut turn);
-                let Turn { pass, all: given_back, delivered, ns, .. } = turn;
-                source.ns = ns + pass.state.lap();
+                let Turn { pass, all: given_back, delivered, shared_ns, own_ns, .. } = turn;
+                source.own_ns = own_ns + pass.state.lap();
+                source.ns = source.own_ns + shared_ns;
                 let (done, uplink) = (pass.done, pass.uplink);
                 all = given_back;
                 if let Some(at) = self.state.at_uplink(source.port, 0) {
@@ -275,8 +286,9 @@ struct Turn<'a, 'm> {
     /// Those behind it.
     sources: &'a mut [Source],
     delivered: bool,
-    /// What it has taken so far, in nanoseconds.
-    ns: u64,
+    /// Its share of visits, and what was measured for it alone, in nanoseconds.
+    shared_ns: u64,
+    own_ns: u64,
 }
 
 impl Sink for Turn<'_, '_> {
@@ -285,7 +297,7 @@ impl Sink for Turn<'_, '_> {
         let first = all.len();
         let joins = !self.delivered && batch.is_plain() && all.append(batch);
         if !joins {
-            self.ns += self.pass.state.lap();
+            self.own_ns += self.pass.state.lap();
             if !self.delivered {
                 self.pass.push_joint(&mut all);
             }
@@ -296,7 +308,7 @@ impl Sink for Turn<'_, '_> {
             self.pass.classify_by_macs(&mut all, frames.clone());
             let at = self.pass.state.senders.len();
             self.pass.state.senders.push(Sender::new(self.pass.source, first));
-            self.ns += self.pass.state.lap();
+            self.own_ns += self.pass.state.lap();
             let delivered;
             (all, delivered) = self.pass.common().pull(all, self.spares, self.sources);
             if !delivered {
@@ -305,7 +317,8 @@ impl Sink for Turn<'_, '_> {
             give_verdicts(&all, frames, batch);
             if let Some(sender) = self.pass.state.senders.get(at) {
                 (self.pass.uplink, self.pass.done) = (sender.uplink, sender.done);
-                self.ns += sender.ns;
+                self.shared_ns += sender.shared_ns;
+                self.own_ns += sender.own_ns;
             }
         }
         self.delivered = true;
@@ -333,12 +346,12 @@ impl Pass<'_> {
         let own = std::mem::take(&mut self.done);
         self.visit(&touched, |pass, to| {
             let frames = pass.state.weigh(batch, to);
-            match pass.takes_mixed(to) {
+            let at_once = pass.takes_mixed(to, frames);
+            match at_once {
                 true => pass.push(batch, to),
                 false => pass.push_apart(batch, to),
             }
-            let ns = pass.state.lap();
-            pass.state.share(frames, ns);
+            pass.state.visited(to, frames, at_once);
         });
         self.state.learn();
         let done = std::mem::replace(&mut self.done, own);
@@ -349,10 +362,10 @@ impl Pass<'_> {
         }
     }
 
-    /// True if what is for `to` can be handed to it at once.
-    fn takes_mixed(&self, to: PortId) -> bool {
-        let fits = self.state.lists.get(to.index()).is_some_and(|list| list.len() <= BATCH);
-        fits && self.table.takes_mixed(to)
+    /// True if the `frames` for `to` can be handed to it at once.
+    fn takes_mixed(&self, to: PortId, frames: usize) -> bool {
+        let measured = self.state.apart.get(to.index()).is_none_or(|until| *until > self.state.lap);
+        frames <= BATCH && !measured && self.table.takes_mixed(to)
     }
 
     /// Second pass, one destination that has something to do with the sources of its frames: what
@@ -378,6 +391,7 @@ impl Pass<'_> {
             (self.uplink, self.done) = (sender.uplink, sender.done);
             self.push(batch, to);
             (sender.uplink, sender.done) = (self.uplink, self.done);
+            sender.own_ns += self.state.lap();
         }
         (self.source, self.entry, self.uplink, self.done) = own;
         list.clear();

@@ -1,8 +1,7 @@
 //! Joint breaths of ports that leave few frames for each receiver.
 //!
 //! Each port pays for its own part, which is measured, and for its share, by frames and bytes, of
-//! each visit to a receiver. Where a visit is dear its senders part for some time, so that each
-//! pays for what it does. Now and then all are alone, as in the rounds that are measured
+//! each visit to a receiver. Now and then all are alone, as in the rounds that are measured
 //! throughout: only that shows who still leaves few frames.
 
 #[cfg(test)]
@@ -48,17 +47,17 @@ impl Run {
         self.took(unseen, now);
         let mut waiting = std::mem::take(&mut self.waiting);
         self.forwarder.joint_breath(&self.table, &mut waiting.sources, now);
-        let (mut frames, mut took) = (0, 0);
-        let had = waiting.sources.iter().map_while(|s| Some((s.breath?, s.ns)));
-        for (at, (breath, ns)) in waiting.own.iter().zip(had) {
+        let mut frames = 0;
+        for (at, source) in waiting.own.iter().zip(&waiting.sources) {
+            let Some(breath) = source.breath else { break };
             self.heed(*at, breath, now);
             let empty = breath.frames == 0 && breath.held_ns.is_none();
-            self.pay(*at, breath, if empty { breath_times::charged_if_empty(ns) } else { ns });
-            (frames, took) = (frames + breath.frames, took + ns);
-        }
-        if took >= breath_times::usual(frames) {
-            self.forwarder.part(&waiting.sources);
-            self.forwarder.took_long(None, took, now.saturating_add(took));
+            let ns = if empty { breath_times::charged_if_empty(source.ns) } else { source.ns };
+            self.pay(*at, breath, ns);
+            if source.own_ns >= breath_times::usual(breath.frames) {
+                self.forwarder.took_long(Some(source.port), source.own_ns, now);
+            }
+            frames += breath.frames;
         }
         let had = waiting.sources.iter().take_while(|s| s.breath.is_some()).count();
         waiting.sources.drain(..had);

@@ -256,27 +256,23 @@ fn nobody_is_always_before_another_one() {
     }
 }
 
-/// A visit is shared by bytes. One that is dear for another reason parts those who share it.
+/// A visit is shared by bytes. Where it is dear for another reason its senders are told apart, and
+/// breaths are joint all the same.
 #[test]
-fn who_makes_visits_dear_for_others_is_alone() {
+fn who_makes_visits_dear_for_others_pays_for_it() {
     let mut world = world([100; PORTS]);
     world.rounds(21);
-    assert_eq!(world.most(), PORTS);
-    world.ports[3].slow_for.store(100_000, Ordering::Relaxed);
-    world.rounds(1);
-    world.most();
-    world.ports[3].slow_for.store(0, Ordering::Relaxed);
-    let alone = (0..100).take_while(|_| {
-        world.rounds(1);
-        world.most() == 1
-    });
-    // Rounds that are measured do not count.
-    assert!((31..40).contains(&alone.count()));
-    // Those who make it dear again and again pay for that.
     let before: Vec<_> = world.ports.iter().map(|port| port.counters.work_ns()).collect();
+    let (sent, begun) = (world.sent(), world.w.now());
     world.ports[3].slow_for.store(100_000, Ordering::Relaxed);
     world.rounds(2_000);
+    assert_eq!(world.most(), PORTS);
     let paid = |port: usize| world.ports[port].counters.work_ns() - before[port];
     let slowed = world.ports[3].slowed.load(Ordering::Relaxed);
-    assert!(paid(4) > slowed * 9 / 10, "{} of {slowed}", paid(4));
+    // One dear visit in 128 times as long is shared.
+    let took = world.w.now() - begun;
+    assert!(paid(4) + took / 100 > slowed, "{} of {slowed} in {took}", paid(4));
+    let cost = (world.sent()[0] - sent[0]) * (100 + PUSH);
+    let more = paid(0) as f64 / cost as f64;
+    assert!((0.99..1.02).contains(&more), "{more}");
 }
