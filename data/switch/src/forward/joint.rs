@@ -132,7 +132,7 @@ impl State {
         list.len()
     }
 
-    /// A visit is over. If the `frames` were handed over at once, their senders share what that took.
+    /// A visit is over. If its `frames` were handed over at once, their senders share what it took.
     fn visited(&mut self, to: PortId, frames: usize, at_once: bool) {
         let ns = if at_once { self.lap() } else { 0 };
         let all = self.senders.iter().map(|sender| sender.worth).sum::<u64>().max(1);
