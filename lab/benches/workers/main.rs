@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use vmlan_attach::vhost_user::{Config, VhostUser, VhostUserPort, attach};
-use vmlan_frame::{Batch, Counters, Mac, Offloads, Port, Sink};
+use vmlan_frame::{Batch, Counters, JOINT, Mac, Offloads, Port, Sink};
 use vmlan_nic::virtio::{Rings, feature};
 use vmlan_ram::{Map, Mapping, Region, Window};
 use vmlan_switch::policy::Domain;
@@ -151,6 +151,8 @@ struct Case {
     /// Where the frames of a port's buffers go.
     to: fn(port: usize, slot: u16, ports: usize) -> usize,
     sends: fn(port: usize) -> bool,
+    /// A burst leaves few frames for each receiver, so breaths are joint.
+    joins: bool,
 }
 
 const CASES: [Case; 4] = [
@@ -160,6 +162,7 @@ const CASES: [Case; 4] = [
         queues: 2,
         to: |port, _, _| 1 - port,
         sends: |_| true,
+        joins: false,
     },
     Case {
         name: "64 ports of 1 queue, each to all",
@@ -167,6 +170,7 @@ const CASES: [Case; 4] = [
         queues: 1,
         to: |port, slot, ports| (port + 1 + usize::from(slot) % (ports - 1)) % ports,
         sends: |_| true,
+        joins: true,
     },
     Case {
         name: "64 ports of 1 queue, each to its neighbour",
@@ -174,6 +178,7 @@ const CASES: [Case; 4] = [
         queues: 1,
         to: |port, _, _| port ^ 1,
         sends: |_| true,
+        joins: false,
     },
     Case {
         name: "2 ports to one of 4 queues",
@@ -181,6 +186,7 @@ const CASES: [Case; 4] = [
         queues: 4,
         to: |_, _, _| 0,
         sends: |port| port > 0,
+        joins: false,
     },
 ];
 
@@ -223,6 +229,10 @@ fn joint(forwarder: &mut Forwarder, table: &Table, waiting: &mut Vec<Source>, no
     had.iter().map(|breath| breath.frames as u64).sum()
 }
 
+fn alone() -> bool {
+    std::env::var_os("VMLAN_ALONE").is_some()
+}
+
 /// Breaths of a worker's lanes until it is to stop. Returns how many frames these were.
 fn work(
     mut forwarder: Forwarder,
@@ -230,7 +240,7 @@ fn work(
     own: &[(PortId, usize)],
     stop: &AtomicBool,
 ) -> u64 {
-    let alone = std::env::var_os("VMLAN_ALONE").is_some();
+    let alone = alone();
     let (mut frames, mut now) = (0, 1);
     let mut waiting: Vec<Source> = Vec::new();
     while !stop.load(Ordering::Relaxed) {
@@ -347,6 +357,7 @@ fn predict(case: &Case, costs: model::Costs) {
         ports,
         queues,
         batch: BURST.into(),
+        joint: if case.joins && !alone() { JOINT / usize::from(BURST) } else { 1 },
         // Each slot of a ring is a flow, and flows are spread over queues.
         to: Box::new(move |port, n| {
             let slot = u16::try_from(n).expect("a batch");

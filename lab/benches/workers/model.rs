@@ -1,11 +1,11 @@
 //! What more workers would do than this machine has cores: a simulation with measured costs.
 //!
-//! A worker pulls a batch from one of its lanes and delivers it, queue after queue. A queue's lock
-//! is held meanwhile; who comes later waits. What another worker wrote last travels first: once,
-//! and one after the other, the lines of the lock and of the guest's index; and
-//! for each frame, many at a time, its parts of lines of the ring, and the buffer's two. Nothing
-//! else is shared. Left out: that memory and the last cache have an end, that cores slow each other
-//! down, and that guests' cores take lines away.
+//! A worker pulls a batch from one of its lanes, or in a joint breath from several, and delivers
+//! it, queue after queue. A queue's lock is held meanwhile; who comes later waits. What another
+//! worker wrote last travels first: once, and one after the other, the lines of the lock and of the
+//! guest's index; and for each frame, many at a time, its parts of lines of the ring, and the
+//! buffer's two. Nothing else is shared. Left out: that memory and the last cache have an end, that
+//! cores slow each other down, and that guests' cores take lines away.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -32,6 +32,8 @@ pub struct Traffic {
     pub ports: usize,
     pub queues: usize,
     pub batch: usize,
+    /// Lanes that have a breath together.
+    pub joint: usize,
     /// The receiver of a port's n-th frame, and the queue there.
     pub to: Box<dyn Fn(usize, usize) -> (usize, usize)>,
     pub sends: fn(usize) -> bool,
@@ -76,16 +78,18 @@ pub fn simulate(traffic: &Traffic, costs: Costs, count: usize) -> Outcome {
             break;
         }
         let Some(((port, queue), count)) = worker.has.pop() else {
-            let (port, _) = worker.lanes[worker.turn % worker.lanes.len()];
-            worker.turn += 1;
-            for frame in 0..traffic.batch {
-                let to = (traffic.to)(port, frame);
-                match worker.has.iter_mut().find(|(queue, _)| *queue == to) {
-                    Some((_, count)) => *count += 1,
-                    None => worker.has.push((to, 1)),
+            for _ in 0..traffic.joint.min(worker.lanes.len()) {
+                let (port, _) = worker.lanes[worker.turn % worker.lanes.len()];
+                worker.turn += 1;
+                for frame in 0..traffic.batch {
+                    let to = (traffic.to)(port, frame);
+                    match worker.has.iter_mut().find(|(queue, _)| *queue == to) {
+                        Some((_, count)) => *count += 1,
+                        None => worker.has.push((to, 1)),
+                    }
                 }
+                worker.now += traffic.batch as f64 * costs.frame * (1.0 - PUSH);
             }
-            worker.now += traffic.batch as f64 * costs.frame * (1.0 - PUSH);
             continue;
         };
         let (free, last) = &mut queues[port * traffic.queues + queue];
