@@ -183,3 +183,28 @@ fn verdict(switch: &Switch) -> Result<()> {
     assert!(mute["drops"]["receiver-full"].as_u64() > Some(0), "{mute}");
     Ok(())
 }
+
+/// Frames of a joint breath lie in pages that their sender has paid for before they are delivered
+/// with others': also the last page of a frame that reaches into one.
+#[test]
+fn pages_of_a_batch_are_there_when_it_was_touched() {
+    use std::os::fd::AsFd;
+    use std::sync::Arc;
+    use vmlan_frame::{Batch, Offload};
+    use vmlan_ram::{Map, Mapping, Region};
+    const SIZE: u64 = 1 << 20;
+    let file = rustix::fs::memfd_create("batch", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    rustix::fs::ftruncate(&file, SIZE).unwrap();
+    let pages = || rustix::fs::fstat(&file).unwrap().st_blocks / 8;
+    let mapping = Arc::new(Mapping::new(file.as_fd(), 0, SIZE).unwrap());
+    let map = Map::new(vec![Region::new(0, SIZE, 0, 0, mapping).unwrap()], None).unwrap();
+    let mut batch = Batch::new();
+    // The head is in a page of its own; the rest in two, and in one.
+    for (head, body, len) in [(0, 0x1_0f00, 1386), (0x1000, 0x2_0000, 100)] {
+        let pieces = [map.slice(head, 128).unwrap(), map.slice(body, len).unwrap()];
+        batch.add(&pieces, Offload::NONE).unwrap();
+    }
+    assert_eq!(pages(), 2, "heads were copied");
+    batch.touch();
+    assert_eq!(pages(), 5);
+}

@@ -81,8 +81,9 @@ pub(crate) struct State {
     touched: Vec<PortId>,
     /// Frames of the last batch that a source had alone, and how many receivers they had.
     last: (usize, usize),
-    /// When a joint breath read the clock last.
-    lap: u64,
+    /// When a joint breath read the clock last, and what its longest shared visit took.
+    lapped: u64,
+    longest: u64,
     /// Until when each receiver is handed the frames of one source at a time in joint breaths.
     apart: Vec<u64>,
     habits: Vec<Habit>,
@@ -126,7 +127,8 @@ impl Forwarder {
             lists: Vec::new(),
             touched: Vec::with_capacity(MAX_PORTS),
             last: (0, 0),
-            lap: 0,
+            lapped: 0,
+            longest: 0,
             apart: vec![0; MAX_PORTS],
             habits: vec![Habit::default(); MAX_PORTS],
             senders: Vec::with_capacity(SOURCES),

@@ -98,8 +98,12 @@ pub(super) struct Run {
     epoll: OwnedFd,
     table: Arc<Table>,
     own: Vec<Own>,
-    /// The place of the port whose turn comes first in the next round.
-    first: usize,
+    /// In which order they have their turns in the next round.
+    order: usize,
+    /// In this round those have their breaths first who have them together.
+    joint_first: bool,
+    /// Those who have theirs later, alone.
+    later: Vec<usize>,
     waiting: Waiting,
     forwarder: Forwarder,
     idle: Idle,
@@ -141,7 +145,9 @@ impl Run {
             epoll,
             table: Arc::default(),
             own: Vec::new(),
-            first: 0,
+            order: 0,
+            joint_first: false,
+            later: Vec::with_capacity(vmlan_switch::MAX_PORTS),
             waiting: Waiting::new(),
             blocked: Vec::with_capacity(vmlan_switch::MAX_PORTS),
             being_changed: false,

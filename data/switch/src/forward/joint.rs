@@ -32,9 +32,9 @@ const FRAME: u64 = 256;
 /// So many breaths a source has alone, after a joint one in which it shared few receivers.
 const ALONE: u8 = 255;
 
-/// A visit that takes longer, in nanoseconds for each frame and besides, is dear: perhaps one
-/// sender made it so. For [`PRICE`] times as long each of them is measured there by itself.
-const DEAR: (u64, u64) = (2_000, 10_000);
+/// A visit that takes longer, in nanoseconds, beyond one for each byte that it is worth, is dear:
+/// perhaps one sender made it so. For [`PRICE`] times as long each is measured there by itself.
+const DEAR: u64 = 5_000;
 
 /// A source that has a breath with others.
 #[derive(Clone, Copy, Debug)]
@@ -60,8 +60,8 @@ impl Source {
 /// How a source's breaths were when it had them alone.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Habit {
-    /// Receivers of the last one's frames, if these were few for each; else 0.
-    receivers: u16,
+    /// The last one left few frames for each receiver.
+    few: bool,
     /// It stays alone for so many more.
     alone: u8,
 }
@@ -106,19 +106,18 @@ impl State {
     pub(super) fn note_habit(&mut self, source: PortId) {
         let (frames, receivers) = std::mem::take(&mut self.last);
         if let Some(habit) = self.habits.get_mut(source.index()) {
-            let few = frames <= receivers * FEW;
-            habit.receivers = if few { u16::try_from(receivers).unwrap_or(0) } else { 0 };
+            habit.few = frames > 0 && frames <= receivers * FEW;
         }
     }
 
     /// Nanoseconds since this was asked last.
     fn lap(&mut self) -> u64 {
         let Some(now) = self.measuring.clock() else { return 0 };
-        now.saturating_sub(std::mem::replace(&mut self.lap, now))
+        now.saturating_sub(std::mem::replace(&mut self.lapped, now))
     }
 
-    /// What each sender's frames for `to` are worth, before they are handed to it. Returns how many
-    /// frames these are.
+    /// What each sender's frames for `to` are worth, in bytes to copy, before they are handed to
+    /// it. Returns how many frames these are.
     fn weigh(&mut self, all: &Batch<'_>, to: PortId) -> usize {
         let list = self.lists.get(to.index()).map_or(&[][..], Vec::as_slice);
         let worth = |i: &u16| FRAME + all.frame_len(usize::from(*i)) as u64;
@@ -132,8 +131,9 @@ impl State {
         list.len()
     }
 
-    /// A visit is over. If its `frames` were handed over at once, their senders share what it took.
-    fn visited(&mut self, to: PortId, frames: usize, at_once: bool) {
+    /// A visit is over. If its frames were handed over `at_once`, their senders share what it took,
+    /// and are measured one by one for a while if that was dear.
+    fn visited(&mut self, to: PortId, at_once: bool) {
         let ns = if at_once { self.lap() } else { 0 };
         let all = self.senders.iter().map(|sender| sender.worth).sum::<u64>().max(1);
         for sender in self.senders.iter_mut().filter(|sender| sender.worth > 0) {
@@ -141,10 +141,11 @@ impl State {
             sender.receivers += 1;
             sender.shared += usize::from(sender.worth < all);
         }
-        if ns > frames as u64 * DEAR.0 + DEAR.1
+        self.longest = self.longest.max(ns);
+        if ns > all + DEAR
             && let Some(until) = self.apart.get_mut(to.index())
         {
-            *until = self.lap.saturating_add(ns.saturating_mul(PRICE));
+            *until = self.lapped.saturating_add(ns.saturating_mul(PRICE));
         }
     }
 
@@ -160,7 +161,7 @@ impl State {
     /// A source of a joint breath has no frames, or some that are not delivered with others.
     fn parts(&mut self, source: PortId) {
         if let Some(habit) = self.habits.get_mut(source.index()) {
-            habit.receivers = 0;
+            habit.few = false;
         }
     }
 
@@ -184,7 +185,7 @@ impl Forwarder {
     #[inline]
     pub fn joins(&mut self, table: &Table, source: PortId, now: u64) -> bool {
         let Some(habit) = self.state.habits.get_mut(source.index()) else { return false };
-        if habit.receivers == 0 {
+        if !habit.few {
             return false;
         }
         if habit.alone > 0 {
@@ -207,8 +208,10 @@ impl Forwarder {
     }
 
     /// A breath of several sources together, who may all join: see [`Forwarder::breath`]. As many
-    /// of `sources`, from the first on, have it as fill a batch; at least one.
-    pub fn joint_breath(&mut self, table: &Table, sources: &mut [Source], now: u64) {
+    /// of `sources`, from the first on, have it as fill a batch; at least one. Returns how long the
+    /// longest visit took that several shared, in nanoseconds.
+    pub fn joint_breath(&mut self, table: &Table, sources: &mut [Source], now: u64) -> u64 {
+        self.state.longest = 0;
         self.state.ways.clear();
         self.state.domains.clear();
         self.state.senders.clear();
@@ -224,6 +227,7 @@ impl Forwarder {
                 self.state.parts(source.port);
             }
         }
+        self.state.longest
     }
 }
 
@@ -304,6 +308,7 @@ impl Sink for Turn<'_, '_> {
             self.pass.deliver(batch);
             self.pass.state.parts(self.pass.source);
         } else {
+            batch.touch();
             let frames = first..all.len();
             self.pass.classify_by_macs(&mut all, frames.clone());
             let at = self.pass.state.senders.len();
@@ -351,7 +356,7 @@ impl Pass<'_> {
                 true => pass.push(batch, to),
                 false => pass.push_apart(batch, to),
             }
-            pass.state.visited(to, frames, at_once);
+            pass.state.visited(to, at_once);
         });
         self.state.learn();
         let done = std::mem::replace(&mut self.done, own);
@@ -364,12 +369,12 @@ impl Pass<'_> {
 
     /// True if the `frames` for `to` can be handed to it at once.
     fn takes_mixed(&self, to: PortId, frames: usize) -> bool {
-        let measured = self.state.apart.get(to.index()).is_none_or(|until| *until > self.state.lap);
-        frames <= BATCH && !measured && self.table.takes_mixed(to)
+        let apart = self.state.apart.get(to.index()).is_none_or(|until| *until > self.state.lapped);
+        frames <= BATCH && !apart && self.table.takes_mixed(to)
     }
 
-    /// Second pass, one destination that has something to do with the sources of its frames: what
-    /// each of them has for it.
+    /// Second pass, one destination, a sender at a time: its limits or lanes are by sender, or each
+    /// is measured, or all their frames are more than a port takes at once.
     #[cold]
     fn push_apart(&mut self, batch: &mut Batch<'_>, to: PortId) {
         let Some(place) = self.state.lists.get_mut(to.index()) else { return };

@@ -46,8 +46,8 @@ impl Run {
         let now = self.times.now();
         self.took(unseen, now);
         let mut waiting = std::mem::take(&mut self.waiting);
-        self.forwarder.joint_breath(&self.table, &mut waiting.sources, now);
-        let mut frames = 0;
+        let longest = self.forwarder.joint_breath(&self.table, &mut waiting.sources, now);
+        let (mut frames, mut slowest) = (0, None);
         for (at, source) in waiting.own.iter().zip(&waiting.sources) {
             let Some(breath) = source.breath else { break };
             self.heed(*at, breath, now);
@@ -55,7 +55,7 @@ impl Run {
             let ns = if empty { breath_times::charged_if_empty(source.ns) } else { source.ns };
             self.pay(*at, breath, ns);
             if source.own_ns >= breath_times::usual(breath.frames) {
-                self.forwarder.took_long(Some(source.port), source.own_ns, now);
+                slowest = slowest.max(Some((source.own_ns, source.port)));
             }
             frames += breath.frames;
         }
@@ -64,6 +64,13 @@ impl Run {
         waiting.own.drain(..had);
         self.waiting = waiting;
         self.times.joint_is_over(|| clock(&self.shared));
+        let now = self.times.now();
+        if let Some((ns, port)) = slowest {
+            self.forwarder.took_long(Some(port), ns, now);
+        } else if longest >= breath_times::usual(0) {
+            // It is not known whose memory it was.
+            self.forwarder.took_long(None, longest, now);
+        }
         frames
     }
 }

@@ -14,13 +14,15 @@ impl Run {
         let unseen = self.times.begin(now);
         self.took(unseen, now);
         let begun = self.forwarder.begin_round(now);
-        // Of those who send to one receiver the first finds most room: each comes before each other
-        // as often as after it.
+        // Of those who send to one receiver the first finds most room. So rounds begin with another
+        // port each time, forwards and backwards, and with those alone or those together.
         let all = self.own.len();
-        let first = self.first.checked_rem(all).unwrap_or(0);
-        self.first = first + 1;
+        let order = self.order.checked_rem(4 * all).unwrap_or(0);
+        self.order = order + 1;
+        let (first, backwards) = (order / 4, order % 2 == 1);
+        self.joint_first = order % 4 >= 2;
         for n in 0..all {
-            let at = (if first.is_multiple_of(2) { first + n } else { first + all - n }) % all;
+            let at = (if backwards { first + all - n } else { first + n }) % all;
             frames += self.turn(at);
             if self.waiting.is_full() {
                 frames += self.joint_breath();
@@ -29,6 +31,9 @@ impl Run {
         while !self.waiting.is_empty() {
             frames += self.joint_breath();
         }
+        let mut later = std::mem::take(&mut self.later);
+        frames += later.drain(..).map(|at| self.breath(at)).sum::<usize>();
+        self.later = later;
         self.forwarder.end_round(begun);
         frames
     }
@@ -48,8 +53,18 @@ impl Run {
         }
         if !self.times.measures(own.closely) && self.forwarder.joins(&self.table, own.id, now) {
             self.waiting.add(own.id, at);
-            return 0;
+        } else if self.joint_first {
+            self.later.push(at);
+        } else {
+            return self.breath(at);
         }
+        0
+    }
+
+    /// A breath of an own port. Returns how many frames were finished.
+    fn breath(&mut self, at: usize) -> usize {
+        let Some(own) = self.own.get_mut(at) else { return 0 };
+        let now = self.times.next(own.closely, || clock(&self.shared));
         let breath = own.breath(&mut self.forwarder, &self.table, now);
         self.heed(at, breath, now);
         let Some(own) = self.own.get_mut(at) else { return 0 };
