@@ -104,6 +104,11 @@ fn mac(port: usize) -> Mac {
 /// Ports that each have seven or eight frames for each other one, which take so long. Only port 4
 /// has some for port 9.
 fn world(takes: [u64; PORTS]) -> World {
+    world_with(takes, None)
+}
+
+/// As [`world`]; `one` has frames for a single other port.
+fn world_with(takes: [u64; PORTS], one: Option<usize>) -> World {
     let switch = Switch::new(Options::default());
     let w = Workers::played(switch.clone()).unwrap();
     let lent = Arc::<[AtomicUsize; 2]>::default();
@@ -115,7 +120,8 @@ fn world(takes: [u64; PORTS]) -> World {
         frame
     };
     let port = |(from, takes): (usize, u64)| {
-        let others = (0..PORTS).cycle().filter(move |to| *to != from && (*to < 9 || from == 4));
+        let last = if one == Some(from) { 1 } else { PORTS };
+        let others = (0..last).cycle().filter(move |to| *to != from && (*to < 9 || from == 4));
         Arc::new(Costly {
             shared: w.shared.clone(),
             frames: others.take(63).map(|to| frame(from, to)).collect(),
@@ -254,6 +260,26 @@ fn nobody_is_always_before_another_one() {
         let more = before[one][other] - before[other][one];
         assert!(more.abs() <= 4, "{one} is before {other} {more} times more");
     }
+}
+
+/// Nor are those who are always alone before those who are not.
+#[test]
+fn who_is_alone_is_not_always_first() {
+    let mut world = world_with([100; PORTS], Some(5));
+    world.rounds(1);
+    let order = |world: &World| std::mem::take(&mut *world.ports[0].order.lock().unwrap());
+    order(&world);
+    let (mut before, mut joint) = (0, 0);
+    for _ in 0..4 * PORTS {
+        world.most();
+        world.rounds(1);
+        let at = order(&world).iter().position(|port| *port == 5).unwrap();
+        before += PORTS - 1 - at;
+        joint += usize::from(world.most() == PORTS - 1);
+    }
+    assert!(joint > 3 * PORTS, "port 5 is alone, the others are not: {joint}");
+    let all = 4 * PORTS * (PORTS - 1);
+    assert!((all * 4 / 10..all * 6 / 10).contains(&before), "{before} of {all}");
 }
 
 /// A visit is shared by bytes. Where it is dear for another reason its senders are told apart, and
