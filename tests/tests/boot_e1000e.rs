@@ -34,7 +34,8 @@ fn vectors(scene: &mut LinuxNicSuite<'_>) -> Result<()> {
     let after = counts()?;
     let (reads, delivered) = (after.0 - before.0, after.1 - before.1);
     println!("  {delivered} messages, {reads} reads of ICR");
-    assert!(delivered > 0 && reads < 10, "{delivered} messages, {reads} reads of ICR");
+    // Those for the rest say that frames found no room, as some do when the guest is late.
+    assert!(delivered > 0 && reads < delivered / 5, "{delivered} messages, {reads} reads of ICR");
     Ok(())
 }
 
