@@ -17,7 +17,7 @@ use super::{Breath, Common, Forwarder, Pass, State};
 use crate::stalls::PRICE;
 use crate::{PortId, Table};
 
-/// Sources that have one breath together, at most: each has a frame of this thread's stack.
+/// Sources that have one breath together, at most: each takes some of the worker's stack.
 pub const SOURCES: usize = 16;
 
 /// Frames for each receiver, up to which to visit it costs more than they do.

@@ -5,8 +5,8 @@ use vmlan_switch::Breath;
 use super::{MANY, Run, breath_times, clock, earlier};
 
 impl Run {
-    /// A breath for each own port whose turn it is; returns how many frames were finished, or 1 if
-    /// a port was put off.
+    /// A breath for each own port whose turn it is; returns how many frames were finished, and one
+    /// more for each port that was put off.
     pub(super) fn round(&mut self, now: u64) -> usize {
         let mut frames = 0;
         (self.held_ns, self.due) = (None, None);
