@@ -83,24 +83,27 @@ skips() {
 # it has skipped is kept for the end.
 one() {
   local folder=${1%%$'\t'*} program=${1#*$'\t'} options='--quiet --show-output'
-  local name log from=$SECONDS code=0
+  local name log from=$SECONDS code=0 TIMEFORMAT='%U %S'
   # Another one has failed.
   [ ! -e "$list.failed" ] || return 0
   name=$(basename "$program")
   [ "$folder" != tests ] || options='--nocapture --test-threads=1'
   log=$(mktemp)
-  # shellcheck disable=SC2086 # two options
-  (cd "$folder" && CARGO_MANIFEST_DIR=$PWD exec "$program" $options) >"$log" 2>&1 </dev/null ||
-    code=$?
+  # shellcheck disable=SC2046,SC2086 # two options; two times
+  {
+    time (cd "$folder" && CARGO_MANIFEST_DIR=$PWD exec "$program" $options) \
+      >"$log" 2>&1 </dev/null
+  } 2>"$log.cpu" || code=$?
   {
     flock 9
     if [ $code != 0 ] || [ "$folder" = tests ]; then cat "$log"; fi
     skips "$folder/${name%-*}" <"$log" >>"$list.skipped"
     echo "$name" >>"$list.ran"
-    printf '[%s] %s %s: %s (%d s)\n' "$(date -u +%H:%M:%S)" "$folder" "${name%-*}" \
-      "$([ $code = 0 ] && echo ok || echo "FAILED with exit code $code")" $((SECONDS - from))
+    printf '[%s] %s %s: %s (%d s, %.0f + %.0f s of CPU)\n' "$(date -u +%H:%M:%S)" "$folder" \
+      "${name%-*}" "$([ $code = 0 ] && echo ok || echo "FAILED with exit code $code")" \
+      $((SECONDS - from)) $(cat "$log.cpu")
   } 9>>"$list"
-  rm -f "$log"
+  rm -f "$log" "$log.cpu"
   [ $code = 0 ] || [ -n "${KEEP_GOING:-}" ] || touch "$list.failed"
   return $code
 }
