@@ -91,8 +91,9 @@ one() {
   log=$(mktemp)
   # shellcheck disable=SC2046,SC2086 # two options; two times
   {
-    time (cd "$folder" && CARGO_MANIFEST_DIR=$PWD exec "$program" $options) \
-      >"$log" 2>&1 </dev/null
+    time (
+      cd "$folder" && CARGO_MANIFEST_DIR=$PWD "$program" $options >"$log" 2>&1 </dev/null
+    )
   } 2>"$log.cpu" || code=$?
   {
     flock 9
