@@ -44,7 +44,7 @@ use vmlan_switch::policy::{Policy, Turns};
 use vmlan_switch::{Entry, MAX_PORTS, PortId, Switch, Table};
 
 use mailbox::{Assignment, Mailbox};
-use run::Run;
+use run::{Run, keep_to};
 use watchdog::Watchdog;
 
 /// The switch has as many ports as it can have.
@@ -138,11 +138,17 @@ impl Workers {
         let mut threads = Vec::new();
         for slot in &workers.shared.slots {
             let cpu = cpus.get(slot.index()).copied();
-            let run = Run::new(workers.shared.clone(), slot.clone(), cpu)?;
+            let epoll = Run::epoll(slot)?;
+            let (shared, slot) = (workers.shared.clone(), slot.clone());
             let name = format!("worker{}", slot.index());
             let run = move || {
                 let _fatal = Fatal;
-                run.run();
+                if let Some(cpu) = cpu {
+                    keep_to(cpu);
+                }
+                // Who writes to a page first decides on which NUMA node it lies, so batches are
+                // made where they are used.
+                Run::new(shared, slot, epoll).run();
             };
             threads.push(std::thread::Builder::new().name(name).spawn(run)?);
         }

@@ -58,7 +58,7 @@ pub(super) fn nanoseconds(time: Duration) -> u64 {
 }
 
 /// From now on the calling thread runs on one CPU.
-fn keep_to(cpu: usize) {
+pub(super) fn keep_to(cpu: usize) {
     let mut set = CpuSet::new();
     // A number that the set has no room for leaves it empty, which the kernel refuses.
     (cpu < CpuSet::MAX_CPU).then(|| set.set(cpu));
@@ -93,8 +93,6 @@ enum Woken {
 pub(super) struct Run {
     shared: Arc<Shared>,
     slot: Arc<Mailbox>,
-    /// Where it runs; `None`: anywhere.
-    cpu: Option<usize>,
     epoll: OwnedFd,
     table: Arc<Table>,
     own: Vec<Own>,
@@ -126,22 +124,22 @@ pub(super) struct Run {
 }
 
 impl Run {
-    pub(super) fn new(
-        shared: Arc<Shared>,
-        slot: Arc<Mailbox>,
-        cpu: Option<usize>,
-    ) -> io::Result<Self> {
+    /// What a worker waits by: it fails before there is a thread.
+    pub(super) fn epoll(slot: &Mailbox) -> io::Result<OwnedFd> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let edge = epoll::EventFlags::IN | epoll::EventFlags::ET;
         epoll::add(&epoll, slot.alarm(), epoll::EventData::new_u64(ALARM), edge)?;
+        Ok(epoll)
+    }
+
+    pub(super) fn new(shared: Arc<Shared>, slot: Arc<Mailbox>, epoll: OwnedFd) -> Self {
         let told = shared.clone();
-        Ok(Self {
+        Self {
             forwarder: Forwarder::new(shared.switch.clone())
                 .measured_by(move || clock(&told), signal::usage),
             idle: Idle::new(shared.spin),
             shared,
             slot,
-            cpu,
             epoll,
             table: Arc::default(),
             own: Vec::new(),
@@ -159,13 +157,10 @@ impl Run {
             poll: MappedPorts::default(),
             nap: None,
             listens: 0,
-        })
+        }
     }
 
     pub(super) fn run(mut self) {
-        if let Some(cpu) = self.cpu {
-            keep_to(cpu);
-        }
         signal::begin_usage();
         // Where it is refused, others run for longer before a worker that was woken.
         let _ = signal::set_slice(SLICE);

@@ -35,6 +35,8 @@ pub struct Boot {
     others: Vec<PathBuf>,
     inside: Vec<String>,
     cpus: u32,
+    /// Each CPU is a NUMA node, with its part of the memory.
+    nodes: bool,
     /// MiB.
     memory: u32,
     /// The host's processors run it, by KVM.
@@ -64,6 +66,7 @@ impl Boot {
             others: Vec::new(),
             inside: Vec::new(),
             cpus: 1,
+            nodes: false,
             memory: 256,
             kvm: false,
             append: String::new(),
@@ -192,6 +195,12 @@ impl Boot {
         Boot { cpus, ..self }
     }
 
+    /// Each of the guest's CPUs is a NUMA node of its own, with as much memory as any other.
+    #[must_use]
+    pub fn nodes(self) -> Boot {
+        Boot { nodes: true, ..self }
+    }
+
     /// The guest has so many MiB of memory; else 256.
     #[must_use]
     pub fn memory(self, memory: u32) -> Boot {
@@ -222,9 +231,17 @@ impl Boot {
         all.extend(words(&["-smp", &self.cpus.to_string()]));
         let memory = format!("{}M", self.memory);
         all.extend(words(&["-machine", "q35", "-m", &memory, "-nodefaults"]));
-        if !self.run {
-            let shared = format!("memory-backend-memfd,id=mem,size={memory},share=on");
-            all.extend(words(&["-object", &shared]));
+        let shared = |id: &str, mib: u32| {
+            words(&["-object", &format!("memory-backend-memfd,id={id},size={mib}M,share=on")])
+        };
+        if self.nodes {
+            for cpu in 0..self.cpus {
+                let id = format!("mem{cpu}");
+                all.extend(shared(&id, self.memory / self.cpus));
+                all.extend(words(&["-numa", &format!("node,cpus={cpu},memdev={id}")]));
+            }
+        } else if !self.run {
+            all.extend(shared("mem", self.memory));
             all.extend(words(&["-machine", "memory-backend=mem"]));
         }
         let file = |what| place(dir, &self.name, what).display().to_string();

@@ -51,7 +51,7 @@ fn worker(all: &[(u64, u64)]) -> (Workers, Run, Vec<Arc<Looked>>) {
     let ports: Vec<_> = all.iter().map(port).collect();
     let own = ports.iter().map(|p| (w.add("p", p.clone()).unwrap(), vec![0])).collect();
     let slot = Mailbox::new(0).unwrap();
-    let mut run = Run::new(w.shared.clone(), slot.clone(), None).unwrap();
+    let mut run = Run::new(w.shared.clone(), slot.clone(), Run::epoll(&slot).unwrap());
     slot.assign(Assignment { table: Arc::new(w.table()), own, generation: 1 });
     run.read_mail();
     (w, run, ports)

@@ -142,7 +142,7 @@ fn world_with(takes: [u64; PORTS], one: Option<usize>) -> World {
         switch.fdb().add_static(mac(port), Domain::OPEN, *id).unwrap();
     }
     let slot = Mailbox::new(0).unwrap();
-    let mut run = Run::new(w.shared.clone(), slot.clone(), None).unwrap();
+    let mut run = Run::new(w.shared.clone(), slot.clone(), Run::epoll(&slot).unwrap());
     slot.assign(Assignment { table: Arc::new(w.table()), own, generation: 1 });
     run.read_mail();
     World { w, run, ports }
