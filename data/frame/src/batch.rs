@@ -433,6 +433,15 @@ impl<'m> Batch<'m> {
         self.bytes
     }
 
+    /// The work that its frames can make for one receiver each, in bytes to copy.
+    #[inline]
+    pub fn work(&self) -> usize {
+        match self.needs {
+            0 => usize::try_from(self.bytes).unwrap_or(usize::MAX),
+            _ => self.frames.iter().map(|f| f.offload.work(f.len as usize)).sum(),
+        }
+    }
+
     /// What became of frame `i`.
     #[inline]
     pub fn verdict(&self, i: usize) -> Verdict {

@@ -44,7 +44,7 @@ pub use headers::{Headers, Network};
 pub use lock_wait::{lock_wait, lock_waited, measure_lock_waits};
 pub use mac::{Mac, ParseMacError};
 pub use nic_counters::{CsbCounters, NicCounters, RegisterCount};
-pub use offload::{Gso, Offload, Offloads};
+pub use offload::{Gso, Offload, Offloads, work};
 pub use port::{Changed, Details, Doorbell, Mirror, Port, Sink};
 pub use port_log::{LogLimit, error_chain};
 pub use reason::Reason;
@@ -60,6 +60,10 @@ pub const BATCH: usize = 256;
 
 /// Frames of several ports that a batch holds.
 pub const JOINT: usize = 1024;
+
+/// Work one pull lends, in bytes to copy: other ports wait that long for their turn. The last frame
+/// may exceed it.
+pub const WORK: usize = 1 << 20;
 
 /// Shortest frame: an Ethernet header.
 pub const MIN_FRAME: usize = 14;

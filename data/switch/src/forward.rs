@@ -26,15 +26,19 @@ mod flood;
 mod joint;
 mod limits;
 pub(crate) mod too_long;
+mod waiting;
 
 use joint::{Habit, Sender};
 pub use joint::{SOURCES, Source};
+use waiting::Waiting;
 
 /// What a breath did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Breath {
     /// Frames the port is finished with.
     pub frames: usize,
+    /// The work that it lent, finished or not, in bytes to copy.
+    pub work: usize,
     /// Frames wait for a full receiver: look again within this many nanoseconds.
     pub held_ns: Option<u64>,
     /// Frames wait for tokens, or for their turn at an uplink: look again after this many
@@ -99,8 +103,8 @@ pub(crate) struct State {
     pub(crate) out: Out,
     /// What a sender is answered.
     answer: Batch<'static>,
-    /// The uplinks that each source waited for when its lanes had their last breaths.
-    at_uplink: Vec<Vec<Option<PortId>>>,
+    /// What each source's lanes waited for when they had their last breaths.
+    waits: Vec<Vec<Waiting>>,
     /// Full receivers that somebody waits for: ask them for a doorbell before sleeping.
     blocked: Vec<PortId>,
     pub(crate) measuring: Measuring,
@@ -109,8 +113,8 @@ pub(crate) struct State {
 }
 
 impl State {
-    fn at_uplink(&mut self, source: PortId, lane: usize) -> Option<&mut Option<PortId>> {
-        self.at_uplink.get_mut(source.index())?.get_mut(lane)
+    fn waits(&mut self, source: PortId, lane: usize) -> Option<&mut Waiting> {
+        self.waits.get_mut(source.index())?.get_mut(lane)
     }
 }
 
@@ -138,7 +142,7 @@ impl Forwarder {
             looks: Vec::with_capacity(BATCH),
             out: Out { finished: Finished::new(), retagged: Retagged::new() },
             answer: Batch::new(),
-            at_uplink: vec![Vec::new(); MAX_PORTS],
+            waits: vec![Vec::new(); MAX_PORTS],
             blocked: Vec::with_capacity(MAX_PORTS),
             measuring: Measuring::default(),
             told: None,
@@ -217,8 +221,8 @@ impl Forwarder {
             let entry = table.get(*id);
             entry.iter().for_each(|e| self.switch.snooping.restrict(*id, &e.policy));
             let lanes = entry.map_or(0, |entry| entry.port.lanes());
-            if let Some(at) = self.state.at_uplink.get_mut(id.index()) {
-                at.resize(lanes, None);
+            if let Some(waits) = self.state.waits.get_mut(id.index()) {
+                waits.resize(lanes, Waiting::default());
             }
         }
     }
@@ -234,13 +238,17 @@ impl Forwarder {
         }
         let budget = meter::budget_from(&entry.policy, source, now);
         self.state.measuring.begin(&self.switch.stalls, source, now);
-        let waited = self.state.at_uplink(source, lane).and_then(Option::take);
+        let before = self.state.waits(source, lane).map(std::mem::take).unwrap_or_default();
         self.state.last = (0, 0);
         let common = Common { switch: &self.switch, state: &mut self.state, table, now };
         let mut pass = Pass::new(common, (source, entry), budget);
+        pass.waits = before.next();
         if budget.is_some_and(|b| b.is_spent()) {
             let wait_ns = Some(meter::wait_from(&entry.policy, now));
-            pass.leave_uplink(waited);
+            pass.leave_uplink(before.uplink);
+            if let Some(waits) = self.state.waits(source, lane) {
+                *waits = before.without_turn();
+            }
             return Breath { wait_ns, paused: true, ..Breath::default() };
         }
         let limit = budget.map_or(BATCH, meter::worth_pulling);
@@ -248,10 +256,10 @@ impl Forwarder {
         let frames = entry.port.pull(lane, &mut self.batch, limit, &mut pass);
         pass.charge_unseen(frames);
         pass.report_to_turns();
-        pass.leave_uplink(waited);
-        let (done, uplink) = (pass.done, pass.uplink);
-        if let Some(at) = self.state.at_uplink(source, lane) {
-            *at = uplink;
+        pass.leave_uplink(before.uplink);
+        let (done, after) = (pass.done, pass.waits);
+        if let Some(waits) = self.state.waits(source, lane) {
+            *waits = after;
         }
         self.state.measuring.end(&self.switch.stalls, source, entry.port.is_guest());
         self.state.note_habit(source);
@@ -265,8 +273,8 @@ impl Forwarder {
         if let Some((_, turns)) = meter::shared(&entry.policy) {
             turns.sent(source, entry.policy.weight, 0, false, now);
         }
-        let Some(lanes) = self.state.at_uplink.get_mut(source.index()) else { return };
-        for uplink in lanes.iter_mut().filter_map(Option::take) {
+        let Some(lanes) = self.state.waits.get_mut(source.index()) else { return };
+        for uplink in lanes.iter_mut().filter_map(|waits| waits.uplink.take()) {
             let queue = table.get(uplink).and_then(|e| e.policy.uplink.as_ref());
             if let Some(queue) = queue {
                 queue.sent(source, entry.policy.weight, 0, false, now);
@@ -326,13 +334,17 @@ pub(crate) struct Pass<'a> {
     pub(crate) more: bool,
     /// Frames that the switch has seen and that are finished with.
     pub(crate) finished: usize,
-    /// The uplink that it waits for.
-    pub(crate) uplink: Option<PortId>,
+    waits: Waiting,
+    /// Its first frame, in the batch.
+    first: usize,
+    /// The batch has frames of several sources, and those of one list may be of any.
+    mixed: bool,
     pub(crate) done: Breath,
 }
 
 impl Sink for Pass<'_> {
     fn deliver(&mut self, batch: &mut Batch<'_>) {
+        self.done.work += batch.work();
         let admitted = self.admit(batch);
         self.classify(batch, 0..admitted);
         let touched = std::mem::take(&mut self.state.touched);
@@ -372,7 +384,9 @@ impl<'a> Pass<'a> {
             sent: (0, 0),
             finished: 0,
             more: false,
-            uplink: None,
+            waits: Waiting::default(),
+            first: 0,
+            mixed: false,
             done: Breath::default(),
         }
     }

@@ -6,6 +6,11 @@
 //! [`EARN_NS`] of it, a long one for each 1514 bytes, up to the switch's `full_wait`. A receiver of
 //! 50,000 frames/s or of 600 Mbit/s can be waited for all the time. One that takes nothing is
 //! waited for once, and then its frames are dropped and counted until it takes some.
+//!
+//! What a receiver takes from some earns waiting for others as well, so one that takes small frames
+//! could hold the sender of a large one for ever, or by one of two queues who sends to the other.
+//! Therefore a source whose oldest frame has waited for [`PATIENCE`] times `full_wait` gives the
+//! receiver up: for a while its frames are dropped where they find no room.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -13,6 +18,21 @@ use std::time::Duration;
 use crate::{MAX_PORTS, PortId};
 
 const EARN_NS: u64 = 20_000; // Waiting time earned by taking a frame of the usual length.
+
+/// How many times `full_wait` a source's oldest frame waits for one receiver. Many senders that
+/// share a slow receiver may each have to wait for all others' bursts.
+const PATIENCE: u64 = 4;
+
+/// How many times `full_wait` the periods last at whose end all that was given up is forgotten.
+const PERIOD: u64 = 256;
+
+/// Who has given a receiver up.
+#[derive(Debug, Default)]
+struct GivenUp {
+    /// The period, from 1 on, in which these did.
+    period: AtomicU64,
+    sources: [AtomicU64; MAX_PORTS / 64],
+}
 
 #[derive(Debug)]
 struct Wait {
@@ -27,6 +47,9 @@ struct Wait {
 #[derive(Debug)]
 pub(crate) struct Waits {
     accounts: Box<[Wait]>,
+    given_up: Box<[GivenUp]>,
+    /// Somebody has given somebody up until then.
+    until: AtomicU64,
     most: u64,
 }
 
@@ -34,7 +57,57 @@ impl Waits {
     pub(crate) fn new(full_wait: Duration) -> Self {
         let most = crate::nanos(full_wait);
         let new = |_| Wait { credit: AtomicU64::new(most), since: AtomicU64::new(0) };
-        Self { accounts: (0..MAX_PORTS).map(new).collect(), most }
+        let given_up = (0..MAX_PORTS).map(|_| GivenUp::default()).collect();
+        Self {
+            accounts: (0..MAX_PORTS).map(new).collect(),
+            given_up,
+            until: AtomicU64::new(0),
+            most,
+        }
+    }
+
+    #[allow(clippy::indexing_slicing)] // as above, and of `sources`
+    fn given_up(&self, to: PortId, source: PortId) -> (&GivenUp, &AtomicU64, u64) {
+        let given_up = &self.given_up[to.index()];
+        let (word, bit) = (source.index() / 64, source.index() % 64);
+        (given_up, &given_up.sources[word], 1 << bit)
+    }
+
+    /// The length of periods.
+    fn long(&self) -> u64 {
+        self.most.saturating_mul(PERIOD).max(1)
+    }
+
+    fn period(&self, now: u64) -> u64 {
+        now / self.long() + 1
+    }
+
+    /// The oldest frame of `source` has waited for `to` since then: gives it up if that is long.
+    pub(crate) fn give_up(&self, to: PortId, source: PortId, since: u64, now: u64) {
+        if now.saturating_sub(since) < self.most.saturating_mul(PATIENCE) {
+            return;
+        }
+        let (given_up, word, bit) = self.given_up(to, source);
+        let period = self.period(now);
+        if given_up.period.swap(period, Ordering::Relaxed) != period {
+            given_up.sources.iter().for_each(|word| word.store(0, Ordering::Relaxed));
+        }
+        word.fetch_or(bit, Ordering::Relaxed);
+        self.until.fetch_max(period.saturating_mul(self.long()), Ordering::Relaxed);
+    }
+
+    /// True if frames of `source` are not to wait for `to`, whatever its account says.
+    pub(crate) fn is_given_up(&self, to: PortId, source: PortId, now: u64) -> bool {
+        let (given_up, word, bit) = self.given_up(to, source);
+        given_up.period.load(Ordering::Relaxed) == self.period(now)
+            && word.load(Ordering::Relaxed) & bit != 0
+    }
+
+    /// True if that may be so of some source.
+    #[inline]
+    pub(crate) fn is_given_up_by_some(&self, to: PortId, now: u64) -> bool {
+        now < self.until.load(Ordering::Relaxed)
+            && self.given_up(to, to).0.period.load(Ordering::Relaxed) == self.period(now)
     }
 
     #[allow(clippy::indexing_slicing)] // a PortId is below MAX_PORTS, the length of `accounts`
@@ -46,6 +119,12 @@ impl Waits {
         let a = self.account(port);
         a.credit.store(self.most, Ordering::Relaxed);
         a.since.store(0, Ordering::Relaxed);
+        for index in 0..MAX_PORTS {
+            let Some(other) = PortId::new(index) else { continue };
+            let (.., word, bit) = self.given_up(other, port);
+            word.fetch_and(!bit, Ordering::Relaxed);
+        }
+        self.given_up(port, port).0.period.store(0, Ordering::Relaxed);
     }
 
     /// The receiver took `frames` of the usual length (at least one), which are counted only if
@@ -116,8 +195,11 @@ mod tests {
         const MOST: u64 = 50_000;
         let port = PortId::new(3).unwrap();
         let steps = [0, 10_000, 70_000];
+        let waits = Waits::new(Duration::from_nanos(MOST));
         for history in 0..9usize.pow(7) {
-            let waits = Waits::new(Duration::from_nanos(MOST));
+            let account = waits.account(port);
+            account.credit.store(MOST, Ordering::Relaxed);
+            account.since.store(0, Ordering::Relaxed);
             let (mut now, mut rest) = (1_000_000, history);
             let (mut paid, mut waited, mut since) = (MOST, 0, None::<(u64, u64)>);
             for _ in 0..7 {

@@ -13,6 +13,7 @@ use crate::policy::{Domain, Policy, Vlan};
 mod departures;
 mod explain;
 mod finished;
+mod given_up;
 mod joint;
 mod multicast;
 mod stalls;
@@ -24,6 +25,8 @@ struct Fake {
     tx: Mutex<Vec<Vec<u8>>>,
     rx: Mutex<Vec<Vec<u8>>>,
     room: AtomicUsize,
+    /// Bytes of the longest frame that it has room for.
+    longest: AtomicUsize,
     up: AtomicBool,
     /// How often somebody asked whether it is up.
     looks: AtomicUsize,
@@ -70,7 +73,9 @@ impl Port for Fake {
         self.pushes.lock().unwrap().push((batch.source(), list.len()));
         let [times, before_push] = &self.expected;
         before_push.store(times.load(Ordering::Relaxed), Ordering::Relaxed);
-        let n = list.len().min(self.room.load(Ordering::Relaxed));
+        let longest = self.longest.load(Ordering::Relaxed);
+        let fits = |i: &&u16| batch.frame_len(usize::from(**i)) <= longest;
+        let n = list.iter().take_while(fits).count().min(self.room.load(Ordering::Relaxed));
         self.room.fetch_sub(n, Ordering::Relaxed);
         for i in &list[..n] {
             let f = batch.frame(usize::from(*i)).unwrap();
@@ -126,6 +131,7 @@ fn world(n: usize, options: Options) -> World {
             tx: Mutex::default(),
             rx: Mutex::default(),
             room: AtomicUsize::new(usize::MAX),
+            longest: AtomicUsize::new(usize::MAX),
             up: AtomicBool::new(true),
             looks: AtomicUsize::new(0),
             expected: Default::default(),

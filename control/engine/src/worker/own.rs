@@ -1,11 +1,14 @@
 //! What a worker keeps of each of its ports.
 
 use rustix::event::epoll;
-use vmlan_frame::{BATCH, Doorbell, Port};
+use vmlan_frame::{BATCH, Doorbell, Port, WORK};
 use vmlan_switch::{Breath, Entry, Forwarder, PortId, Table};
 
 use super::idle_rings::IdleRings;
 use super::naps::Naps;
+
+/// Lanes that had frames in one turn, at most: each may have read many descriptors for them.
+const SERVED: usize = 8;
 
 /// How often it is told that a port's memory is slow, in nanoseconds.
 const TOLD: u64 = 60_000_000_000;
@@ -60,19 +63,23 @@ impl Own {
     }
 
     /// A breath of each of its lanes, from the one whose turn it is on, until together they had as
-    /// much as one could have had.
+    /// much as one could have had, or half of its work, or several had something: others wait for
+    /// all of them.
     pub(super) fn breath(&mut self, forwarder: &mut Forwarder, table: &Table, now: u64) -> Breath {
         let mut all = Breath::default();
-        let count = self.lanes.len();
+        let (count, mut served) = (self.lanes.len(), 0);
         for place in (self.turn..count).chain(0..self.turn) {
             let Some(lane) = self.lanes.get(place) else { continue };
             let one = forwarder.breath(table, self.id, *lane, now);
             all.frames += one.frames;
+            all.work += one.work;
+            served += usize::from(one.frames > 0);
             all.held_ns = all.held_ns.into_iter().chain(one.held_ns).min();
             all.wait_ns = all.wait_ns.into_iter().chain(one.wait_ns).min();
             all.paused |= one.paused;
             all.passed_over |= one.passed_over;
-            if all.frames >= BATCH || one.paused {
+            let much = all.frames >= BATCH || all.work > WORK / 2 || served == SERVED;
+            if much || one.paused {
                 self.turn = (place + 1) % count;
                 break;
             }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use vmlan_frame::{Batch, Sink};
+use vmlan_frame::{Batch, Sink, WORK};
 use vmlan_ram::Map;
 
 use super::cplus::{Cplus, Sending, Which};
@@ -11,7 +11,7 @@ use crate::chip::csb::Csb;
 use crate::chip::held::{Held, Remains};
 use crate::chip::state::Fields;
 use crate::chip::{Fault, Sent, StateError, TransmitSide};
-use crate::ring::{Counted, Transmitter, WORK};
+use crate::ring::{Counted, Transmitter};
 
 /// A transmit side of two rings. A CSB knows of the normal one only.
 pub struct Queues<C: Cplus> {

@@ -30,7 +30,7 @@ pub use memory::Descriptors;
 pub use queues::{in_turn, run};
 pub use receive::{At, Filter, Receive, Receiver, Shape, VISITS, Verdict, Written};
 pub use rx_scatter::{MAX_PARTS, uncut};
-pub use transmit::{BUDGET, Setup, Transmit, Transmitter, WORK};
+pub use transmit::{BUDGET, Setup, Transmit, Transmitter};
 pub use tx_plan::{Checksums, Plan, Range, Segment, Told, Wanted, unfinished};
 pub use tx_scan::{Found, MAX_PIECES, Want};
 

@@ -1,8 +1,8 @@
 //! Several rings of one chip.
 
-use vmlan_frame::Sink;
+use vmlan_frame::{Sink, WORK};
 
-use super::{BUDGET, Counted, WORK};
+use super::{BUDGET, Counted};
 use crate::chip::Sent;
 
 /// Serves `count` transmit rings in turn, `first` first, until `limit` frames were lent. `serve`

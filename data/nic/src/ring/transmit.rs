@@ -22,7 +22,7 @@ use std::fmt::Debug;
 use std::ops::Range;
 use std::sync::Arc;
 
-use vmlan_frame::{BATCH, Batch, Offload, Reason, Sink};
+use vmlan_frame::{BATCH, Batch, Offload, Reason, Sink, WORK};
 use vmlan_ram::{Map, Slice};
 
 use super::tx_collect::Pass;
@@ -43,9 +43,6 @@ pub const CHUNK: usize = 32;
 
 /// Descriptors one pull visits, whatever the guest posts; the last frame may exceed it.
 pub const BUDGET: usize = 4096;
-
-/// Work one pull lends, in bytes to copy; the last frame may exceed it.
-pub const WORK: usize = 1 << 20;
 
 /// What the registers say about all frames.
 #[derive(Clone, Copy, Debug, Default)]

@@ -1,6 +1,6 @@
 //! Transmit, the beginning: descriptors become frames of the batch.
 
-use vmlan_frame::{BATCH, Batch, Reason};
+use vmlan_frame::{BATCH, Batch, Reason, work};
 use vmlan_ram::{Slice, recycle};
 
 use super::transmit::{CHUNK, ChipOf, Flight, Setup, State, Transmit};
@@ -10,8 +10,6 @@ use super::{DescriptorRing, Look, SIZE, add, distance};
 use crate::bits::small;
 use crate::chip::Chip;
 use crate::chip::frame_totals::SHORTEST;
-
-const SEGMENT: usize = 512; // What cutting off a segment costs, in bytes to copy.
 
 /// One pull.
 pub struct Pass<'q, T: Transmit> {
@@ -260,10 +258,4 @@ impl<'q, T: Transmit> Pass<'q, T> {
         self.dropped += 1;
         self.chip.core().counters.input.drop(reason, 1);
     }
-}
-
-/// The work that a frame can make for one receiver.
-#[inline]
-fn work(len: usize, gso_size: u16) -> usize {
-    if gso_size == 0 { len } else { len + len / usize::from(gso_size) * SEGMENT }
 }

@@ -1,6 +1,6 @@
 //! The guest's transmit queues: frames are lent where they lie.
 
-use vmlan_frame::{BATCH, Batch, Counters, Gso, Offload, Offloads, Reason, Sink, Verdict};
+use vmlan_frame::{BATCH, Batch, Counters, Offload, Offloads, Reason, Sink, Verdict, WORK};
 use vmlan_ram::{Map, Slice, recycle};
 
 use super::desc::Buffers;
@@ -21,22 +21,6 @@ const MAX_PIECES: usize = 128;
 /// Descriptors one pull visits in all queues together, whatever the guest posts; the last chain may
 /// exceed it.
 const BUDGET: usize = 4096;
-
-/// Work one pull lends in all queues together, in bytes to copy: other ports wait that long for
-/// their turn. The last frame may exceed it.
-const WORK: usize = 1 << 20;
-
-/// What cutting off a segment costs, in bytes to copy: a frame of 64 KiB can claim 1,365 of them.
-const SEGMENT: usize = 512;
-
-/// The work that a frame can make for one receiver.
-#[inline]
-fn work(len: usize, offload: &Offload) -> usize {
-    if offload.gso == Gso::None {
-        return len;
-    }
-    len + len / usize::from(offload.gso_size).max(1) * SEGMENT
-}
 
 /// A frame found in the ring, its bytes at `first..first + count` of the pieces.
 #[derive(Clone, Copy)]
@@ -283,7 +267,7 @@ where
     ) -> Result<usize, Reason> {
         let offload = header::parse(header, self.allowed)?;
         batch.add(std::slice::from_ref(&frame), offload)?;
-        Ok(work(frame.len(), &offload))
+        Ok(offload.work(frame.len()))
     }
 
     #[inline]
@@ -452,12 +436,12 @@ where
             *piece = piece.sub(self.hlen, usize::MAX);
             let offload: Offload = header::parse(&header, self.allowed)?;
             batch.add(pieces, offload)?;
-            return Ok(work(batch.frame_len(batch.len() - 1), &offload));
+            return Ok(offload.work(batch.frame_len(batch.len() - 1)));
         }
         let header = take_header(pieces, self.hlen).ok_or(Reason::BadHeader)?;
         let offload = header::parse(&header, self.allowed)?;
         batch.add(pieces, offload)?;
-        Ok(work(batch.frame_len(batch.len() - 1), &offload))
+        Ok(offload.work(batch.frame_len(batch.len() - 1)))
     }
 
     /// Gives back, in order, the buffers of all frames up to the first that is held. Returns how

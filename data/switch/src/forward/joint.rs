@@ -13,7 +13,7 @@ use std::ops::Range;
 
 use vmlan_frame::{BATCH, Batch, JOINT, Sink, Verdict};
 
-use super::{Breath, Common, Forwarder, Pass, State};
+use super::{Breath, Common, Forwarder, Pass, State, Waiting};
 use crate::stalls::PRICE;
 use crate::{PortId, Table};
 
@@ -69,10 +69,10 @@ pub(super) struct Habit {
 /// A source whose frames are in the joint batch.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sender {
-    source: PortId,
+    pub(super) source: PortId,
     /// Its first frame.
-    first: usize,
-    uplink: Option<PortId>,
+    pub(super) first: usize,
+    pub(super) waits: Waiting,
     done: Breath,
     /// Its share of visits, and what was measured for it alone, in nanoseconds.
     shared_ns: u64,
@@ -85,11 +85,11 @@ pub(super) struct Sender {
 }
 
 impl Sender {
-    fn new(source: PortId, first: usize) -> Self {
+    fn new(source: PortId, first: usize, waits: Waiting) -> Self {
         Self {
             source,
             first,
-            uplink: None,
+            waits,
             done: Breath::default(),
             shared_ns: 0,
             own_ns: 0,
@@ -201,9 +201,9 @@ impl Forwarder {
         let Some(entry) = table.get(source) else { return false };
         let policy = &entry.policy;
         let plain = policy.from.is_none() && !policy.joined_only && !policy.looks_at_each();
-        let lanes = self.state.at_uplink.get(source.index()).map(Vec::as_slice);
+        let lanes = self.state.waits.get(source.index()).map(Vec::as_slice);
         // It does not wait at an uplink.
-        let leaves = lanes == Some(&[None]);
+        let leaves = matches!(lanes, Some([Waiting { uplink: None, .. }]));
         plain && leaves && table.is_simple() && !self.switch.stalls.are_some(now)
     }
 
@@ -250,7 +250,9 @@ impl Common<'_> {
                 let Self { switch, table, now, .. } = self;
                 let common = Common { switch, state: &mut *self.state, table, now };
                 let limit = BATCH.min(JOINT - all.len());
-                let pass = Pass::new(common, (source.port, entry), None);
+                let mut pass = Pass::new(common, (source.port, entry), None);
+                let before = pass.state.waits(source.port, 0).map(std::mem::take);
+                pass.waits = before.unwrap_or_default().next();
                 let mut turn = Turn {
                     pass,
                     all,
@@ -265,10 +267,10 @@ impl Common<'_> {
                 let Turn { pass, all: given_back, delivered, shared_ns, own_ns, .. } = turn;
                 source.own_ns = own_ns + pass.state.lap();
                 source.ns = source.own_ns + shared_ns;
-                let (done, uplink) = (pass.done, pass.uplink);
+                let (done, after) = (pass.done, pass.waits);
                 all = given_back;
-                if let Some(at) = self.state.at_uplink(source.port, 0) {
-                    *at = uplink;
+                if let Some(waits) = self.state.waits(source.port, 0) {
+                    *waits = after;
                 }
                 source.breath = Some(Breath { frames, ..done });
                 if delivered {
@@ -312,7 +314,7 @@ impl Sink for Turn<'_, '_> {
             let frames = first..all.len();
             self.pass.classify_by_macs(&mut all, frames.clone());
             let at = self.pass.state.senders.len();
-            self.pass.state.senders.push(Sender::new(self.pass.source, first));
+            self.pass.state.senders.push(Sender::new(self.pass.source, first, self.pass.waits));
             self.own_ns += self.pass.state.lap();
             let delivered;
             (all, delivered) = self.pass.common().pull(all, self.spares, self.sources);
@@ -321,7 +323,8 @@ impl Sink for Turn<'_, '_> {
             }
             give_verdicts(&all, frames, batch);
             if let Some(sender) = self.pass.state.senders.get(at) {
-                (self.pass.uplink, self.pass.done) = (sender.uplink, sender.done);
+                (self.pass.waits, self.pass.done) = (sender.waits, sender.done);
+                self.pass.done.work = batch.work();
                 self.shared_ns += sender.shared_ns;
                 self.own_ns += sender.own_ns;
             }
@@ -352,10 +355,12 @@ impl Pass<'_> {
         self.visit(&touched, |pass, to| {
             let frames = pass.state.weigh(batch, to);
             let at_once = pass.takes_mixed(to, frames);
+            pass.mixed = at_once;
             match at_once {
                 true => pass.push(batch, to),
                 false => pass.push_apart(batch, to),
             }
+            pass.mixed = false;
             pass.state.visited(to, at_once);
         });
         self.state.learn();
@@ -370,17 +375,19 @@ impl Pass<'_> {
     /// True if the `frames` for `to` can be handed to it at once.
     fn takes_mixed(&self, to: PortId, frames: usize) -> bool {
         let apart = self.state.apart.get(to.index()).is_none_or(|until| *until > self.state.lapped);
-        frames <= BATCH && !apart && self.table.takes_mixed(to)
+        let mixed = frames <= BATCH && !apart && self.table.takes_mixed(to);
+        mixed && !self.switch.waits.is_given_up_by_some(to, self.now)
     }
 
     /// Second pass, one destination, a sender at a time: its limits or lanes are by sender, or each
-    /// is measured, or all their frames are more than a port takes at once.
+    /// is measured, or some do not wait for it, or all their frames are more than a port takes at
+    /// once.
     #[cold]
     fn push_apart(&mut self, batch: &mut Batch<'_>, to: PortId) {
         let Some(place) = self.state.lists.get_mut(to.index()) else { return };
         let mut list = std::mem::replace(place, std::mem::take(&mut self.state.spare_list));
         let mut senders = std::mem::take(&mut self.state.senders);
-        let own = (self.source, self.entry, self.uplink, self.done);
+        let own = (self.source, self.entry, self.waits, self.done, self.first);
         let mut rest = list.as_slice();
         for k in 0..senders.len() {
             let end = senders.get(k + 1).map_or(JOINT, |next| next.first);
@@ -392,13 +399,13 @@ impl Pass<'_> {
                 place.extend_from_slice(theirs);
             }
             batch.set_source(sender.source.number());
-            (self.source, self.entry) = (sender.source, entry);
-            (self.uplink, self.done) = (sender.uplink, sender.done);
+            (self.source, self.entry, self.first) = (sender.source, entry, sender.first);
+            (self.waits, self.done) = (sender.waits, sender.done);
             self.push(batch, to);
-            (sender.uplink, sender.done) = (self.uplink, self.done);
+            (sender.waits, sender.done) = (self.waits, self.done);
             sender.own_ns += self.state.lap();
         }
-        (self.source, self.entry, self.uplink, self.done) = own;
+        (self.source, self.entry, self.waits, self.done, self.first) = own;
         list.clear();
         (self.state.senders, self.state.spare_list) = (senders, list);
     }

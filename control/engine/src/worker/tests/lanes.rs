@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::thread::ThreadId;
 
+use vmlan_switch::Forwarder;
+
 use super::*;
 
 const LANES: usize = 5;
@@ -221,5 +223,75 @@ fn a_port_that_has_moved_is_heard() {
     });
     for port in [&a, &c] {
         until("asleep", || lock(&port.lanes).iter().all(|lane| lane.armed));
+    }
+}
+
+/// 20 lanes that always have frames: how many in one look, and how long they are.
+struct Endless {
+    frames: usize,
+    bytes: usize,
+    pulls: Mutex<Vec<usize>>,
+    counters: Counters,
+}
+
+impl Port for Endless {
+    fn lanes(&self) -> usize {
+        20
+    }
+    fn pull(
+        &self,
+        lane: usize,
+        spare: &mut Batch<'static>,
+        _: usize,
+        sink: &mut dyn Sink,
+    ) -> usize {
+        lock(&self.pulls)[lane] += 1;
+        let mut frame = vec![0; self.bytes];
+        frame[..12].copy_from_slice(&[2, 0, 0, 0, 0, 9, 2, 0, 0, 0, 0, 1]);
+        let mut batch = Batch::take(spare);
+        for _ in 0..self.frames {
+            batch.add(&[Slice::from_bytes(&frame)], Offload::NONE).unwrap();
+        }
+        sink.deliver(&mut batch);
+        batch.give_back(spare);
+        self.frames
+    }
+    fn push(&self, _: &Batch<'_>, list: &mut [u16]) -> usize {
+        list.len()
+    }
+    fn offloads(&self) -> Offloads {
+        Offloads::ALL
+    }
+    fn is_up(&self) -> bool {
+        true
+    }
+    fn arm(&self, _: usize) -> bool {
+        true
+    }
+    fn disarm(&self, _: usize) {}
+    fn counters(&self) -> &Counters {
+        &self.counters
+    }
+}
+
+/// Whoever has many lanes has no longer turns for it: by frames, by bytes, by lanes that have few.
+/// All lanes have theirs.
+#[test]
+fn more_lanes_do_not_make_a_turn_longer() {
+    for (frames, bytes, lanes) in [(128, 60, 2), (5, 65_000, 2), (1, 60, 8)] {
+        let counters = Counters::with_lanes(20);
+        let port = Arc::new(Endless { frames, bytes, pulls: vec![0; 20].into(), counters });
+        let w = Workers::played(Switch::new(Options::default())).unwrap();
+        let id = w.add("a", port.clone()).unwrap();
+        let table = w.table();
+        let mut forwarder = Forwarder::new(w.shared.switch.clone());
+        forwarder.grow(&table);
+        let mut own = own::Own::new(id, (0..20).collect());
+        for turn in 1..=10 {
+            assert_eq!(own.breath(&mut forwarder, &table, turn).frames, frames * lanes);
+        }
+        let pulls = lock(&port.pulls);
+        let [least, most] = [pulls.iter().min(), pulls.iter().max()].map(|n| *n.unwrap());
+        assert!(least > 0 && most == least, "{pulls:?}");
     }
 }

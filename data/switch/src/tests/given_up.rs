@@ -1,0 +1,121 @@
+//! A receiver that takes frames of some does not hold others' for ever.
+
+use super::*;
+use crate::Source;
+
+/// Nanoseconds between looks.
+const STEP: u64 = 10_000;
+const FULL_WAIT: u64 = 10_000_000;
+
+/// Port 0 suffers, 1 picks what it takes, 2 is its accomplice, whose frames pay for all waiting, 3
+/// is honest.
+fn picky() -> World {
+    let mut w = world(4, Options::default());
+    (0..4).for_each(|port| w.switch.fdb().add_static(at(port), Domain::OPEN, id(port)).unwrap());
+    w.ports[1].longest.store(60, Ordering::Relaxed);
+    // Only who left few frames for each receiver joins others.
+    w.breathe(0, 1);
+    w
+}
+
+fn at(port: usize) -> Mac {
+    mac(u8::try_from(port).unwrap() + 1)
+}
+
+impl World {
+    /// A large frame from port 0 to port 1, and a small one to port 3.
+    fn ask(&mut self) {
+        self.send(0, at(1), at(0), 1);
+        self.ports[0].tx.lock().unwrap().last_mut().unwrap().resize(1514, 0);
+        self.send(0, at(3), at(0), 2);
+    }
+
+    /// How long port 0 holds something, from `now` on.
+    fn held(&mut self, now: u64, breathe: impl Fn(&mut World, u64)) -> u64 {
+        for step in 1..100_000 {
+            (0..4).for_each(|tag| self.send(2, at(1), at(2), tag));
+            breathe(self, now + step * STEP);
+            assert_eq!(self.tags(1), [0, 1, 2, 3], "the accomplice is served");
+            if self.ports[0].tx.lock().unwrap().is_empty() {
+                return step * STEP;
+            }
+        }
+        panic!("held for ever");
+    }
+}
+
+fn apart(w: &mut World, now: u64) {
+    w.breathe(2, now);
+    w.breathe(0, now);
+}
+
+fn together(w: &mut World, now: u64) {
+    let mut sources = [2, 0].map(|port| Source::new(id(port)));
+    w.forwarder.joint_breath(&w.table, &mut sources, now);
+}
+
+/// Each once alone, so that what one kind of breath begins the other goes on with.
+fn in_turn(w: &mut World, now: u64) {
+    if (now / STEP).is_multiple_of(2) { apart(w, now) } else { together(w, now) }
+}
+
+#[test]
+fn who_takes_from_some_does_not_hold_others_for_ever() {
+    for breathe in [apart, together, in_turn] {
+        let mut w = picky();
+        w.ask();
+        let held = w.held(FULL_WAIT, breathe);
+        assert_eq!((w.tags(3), w.dropped(1, Reason::ReceiverFull)), (vec![2], 1));
+        assert!((4 * FULL_WAIT..5 * FULL_WAIT).contains(&held), "for {held} ns");
+        // For a while it does not wait, but what finds room is taken; others are waited for.
+        w.ask();
+        assert_eq!(w.held(6 * FULL_WAIT, breathe), STEP);
+        w.ports[3].room.store(0, Ordering::Relaxed);
+        w.send(0, at(3), at(0), 3);
+        breathe(&mut w, 7 * FULL_WAIT);
+        assert_eq!(w.ports[0].tx.lock().unwrap().len(), 1, "held for another one");
+        w.ports[3].room.store(99, Ordering::Relaxed);
+        w.ports[1].longest.store(2000, Ordering::Relaxed);
+        w.ask();
+        breathe(&mut w, 7 * FULL_WAIT + STEP);
+        assert_eq!((w.tags(1), w.tags(3)), (vec![1], vec![2, 3, 2]));
+        // Then it is forgotten.
+        w.ports[1].longest.store(60, Ordering::Relaxed);
+        w.ask();
+        assert!(w.held(257 * FULL_WAIT, breathe) >= 4 * FULL_WAIT);
+    }
+}
+
+/// A slow receiver that 64 share: each has to wait until all others had a burst.
+#[test]
+fn many_who_share_a_slow_receiver_lose_nothing() {
+    let mut w = world(65, Options::default());
+    (0..65).for_each(|port| w.switch.fdb().add_static(at(port), Domain::OPEN, id(port)).unwrap());
+    w.ports[64].room.store(0, Ordering::Relaxed);
+    for round in 0..130 {
+        w.ports[64].room.store(16, Ordering::Relaxed);
+        for port in 0..64 {
+            let from = (port + round) % 64;
+            while w.ports[from].tx.lock().unwrap().len() < 32 {
+                w.send(from, at(64), at(from), 0);
+            }
+            w.breathe(from, FULL_WAIT + round as u64 * 320_000 + port as u64);
+        }
+        assert_eq!(w.tags(64).len(), 16);
+    }
+    assert_eq!(w.dropped(64, Reason::ReceiverFull), 0);
+}
+
+/// Who had the number of a port before is not its concern.
+#[test]
+fn a_new_port_has_given_nobody_up() {
+    let mut w = picky();
+    w.ask();
+    w.held(FULL_WAIT, apart);
+    for gone in [0, 1] {
+        w.switch.waits.give_up(id(1), id(0), 0, 6 * FULL_WAIT);
+        assert!(w.switch.waits.is_given_up(id(1), id(0), 6 * FULL_WAIT));
+        w.switch.waits.reset(id(gone));
+        assert!(!w.switch.waits.is_given_up(id(1), id(0), 6 * FULL_WAIT));
+    }
+}
