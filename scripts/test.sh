@@ -127,11 +127,11 @@ others() {
 }
 
 # Boot tests run one more at a time than there are processors, three at most, for they wait for
-# their guests. Beside them run two others, which mostly sleep; more threads than cores, for some
-# of their tests wait for a time to pass. It is one pipeline, though nothing passes from the one
+# their guests. Beside them run three others, of which the longest mostly sleep; more threads than
+# cores, for some of their tests wait for a time to pass. It is one pipeline, though nothing passes from the one
 # half to the other, so that an interrupt of the terminal ends all of it.
 tests() {
-  { boots | run "$jobs" >&3 | others | RUST_TEST_THREADS=4 run 2; } 3>&1 && all_ran &&
+  { boots | run "$jobs" >&3 | others | RUST_TEST_THREADS=4 run 3; } 3>&1 && all_ran &&
     cargo test --workspace --doc --quiet
 }
 
@@ -148,10 +148,11 @@ can_fuzz() {
   [ -d fuzz/corpus ] && rustc +nightly --version >/dev/null 2>&1 && command -v c++ >/dev/null
 }
 
-# Compiles the fuzz targets in the time that the tests leave idle. A few seconds a target are not
-# worth a build as thorough as that of `make soak`.
+# Compiles the fuzz targets beside the tests, which have most of the time. A few seconds a target
+# are not worth a build as thorough as that of `make soak`. It is to be done before they are: its
+# end is one crate after the other, for which one core is enough.
 begin_fuzz_build() {
-  FUZZ_QUICK=1 nice -n 19 fuzz/run.sh --build >/dev/null 2>&1 </dev/null &
+  FUZZ_QUICK=1 nice -n 5 fuzz/run.sh --build >/dev/null 2>&1 </dev/null &
   fuzz_build=$!
 }
 
@@ -177,7 +178,7 @@ stage "build the program and its tests" build
 # `make soak` takes a release.
 export VMLAN_BIN=${VMLAN_BIN:-${CARGO_TARGET_DIR:-$PWD/target}/debug/vmlan}
 if can_fuzz; then begin_fuzz_build; fi
-stage "all tests, $jobs with guests and 2 without at a time" tests
+stage "all tests, $jobs with guests and 3 without at a time" tests
 if [ -n "$fuzz_build" ]; then
   stage "fuzz" fuzz
 else

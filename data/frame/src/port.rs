@@ -10,7 +10,7 @@ use crate::{Batch, Counters, FrameView, NicCounters, Offloads, Reason};
 pub trait Sink {
     /// Takes the batch. Frames whose verdict is still [`crate::Verdict::Done`] afterwards are
     /// finished with. Those set to [`crate::Verdict::Held`] stay with the port, and a later pull
-    /// lends them again.
+    /// lends them again, before all others and in the same order.
     fn deliver(&mut self, batch: &mut Batch<'_>);
 
     /// The port read `bytes` of `frames` that it did not lend, to drop them: its peer is charged as

@@ -97,7 +97,7 @@ impl Waits {
     }
 
     /// True if frames of `source` are not to wait for `to`, whatever its account says.
-    pub(crate) fn is_given_up(&self, to: PortId, source: PortId, now: u64) -> bool {
+    fn is_given_up(&self, to: PortId, source: PortId, now: u64) -> bool {
         let (given_up, word, bit) = self.given_up(to, source);
         given_up.period.load(Ordering::Relaxed) == self.period(now)
             && word.load(Ordering::Relaxed) & bit != 0
@@ -154,17 +154,24 @@ impl Waits {
         self.account(port).since.load(Ordering::Relaxed) != 0
     }
 
-    /// True if the receiver may be waited for at `now`: what [`Waits::full`] would say.
-    pub(crate) fn may(&self, port: PortId, now: u64) -> bool {
+    /// True if `source` may wait for the receiver at `now`: what [`Waits::full`] would say.
+    #[inline(never)]
+    pub(crate) fn may(&self, port: PortId, source: Option<PortId>, now: u64) -> bool {
+        if source.is_some_and(|source| self.is_given_up(port, source, now)) {
+            return false;
+        }
         let a = self.account(port);
         let since = a.since.load(Ordering::Relaxed);
         let waited = if since == 0 { 0 } else { now.saturating_sub(since) };
         waited < a.credit.load(Ordering::Relaxed)
     }
 
-    /// The receiver is full at `now`: nanoseconds its frames may still wait, or `None` to drop
-    /// them.
-    pub(crate) fn full(&self, port: PortId, now: u64) -> Option<u64> {
+    /// The receiver is full at `now`: nanoseconds its frames, if those of one source only, of that
+    /// one, may still wait, or `None` to drop them.
+    pub(crate) fn full(&self, port: PortId, source: Option<PortId>, now: u64) -> Option<u64> {
+        if source.is_some_and(|source| self.is_given_up(port, source, now)) {
+            return None;
+        }
         let a = self.account(port);
         let credit = a.credit.load(Ordering::Relaxed);
         if credit == 0 {
@@ -211,8 +218,8 @@ mod tests {
                     waited += now.min(until) - from;
                 }
                 if act == 0 {
-                    let may = waits.may(port, now);
-                    let left = waits.full(port, now);
+                    let may = waits.may(port, None, now);
+                    let left = waits.full(port, None, now);
                     assert_eq!(may, left.is_some());
                     since = left.map(|left| (now, now + left));
                     assert!(waited + left.unwrap_or(0) <= paid, "history {history}");
@@ -232,10 +239,10 @@ mod tests {
     fn who_takes_nothing_is_waited_for_once() {
         let port = PortId::new(0).unwrap();
         let waits = Waits::new(Duration::from_micros(10));
-        assert_eq!(waits.full(port, 5), Some(10_000));
-        assert_eq!(waits.full(port, 9_005), Some(1_000));
-        assert_eq!((10_005..10_100).filter_map(|now| waits.full(port, now)).count(), 0);
+        assert_eq!(waits.full(port, None, 5), Some(10_000));
+        assert_eq!(waits.full(port, None, 9_005), Some(1_000));
+        assert_eq!((10_005..10_100).filter_map(|now| waits.full(port, None, now)).count(), 0);
         waits.took(port, || 1, 20_000);
-        assert_eq!(waits.full(port, 20_000), Some(10_000));
+        assert_eq!(waits.full(port, None, 20_000), Some(10_000));
     }
 }

@@ -98,9 +98,8 @@ impl Pass<'_> {
     /// Hands frames to a port in the form it takes them: its tags, its offloads.
     fn push_list(&mut self, batch: &Batch<'_>, to: PortId, list: &mut [u16]) -> usize {
         let Some(entry) = self.table.get(to) else { return list.len() };
-        let waits = &self.switch.waits;
-        let given_up = || !self.mixed && waits.is_given_up(to, self.source, self.now);
-        let may_wait = || waits.may(to, self.now) && !given_up();
+        let (waits, source) = (&self.switch.waits, (!self.mixed).then_some(self.source));
+        let may_wait = || waits.may(to, source, self.now);
         let Out { finished, retagged } = &mut self.state.out;
         let mut push = |batch: &Batch<'_>, list: &mut [u16]| {
             if batch.needs() == Offloads::NONE {
@@ -133,10 +132,9 @@ impl Pass<'_> {
     /// `rest` found no room at `to`: held while the receiver may be waited for, else dropped.
     /// Floods never wait, or one full port would stop everybody's broadcasts.
     fn full(&mut self, batch: &mut Batch<'_>, to: PortId, rest: &[u16]) {
-        let waits = &self.switch.waits;
-        // Sources that have given up have their frames pushed by themselves.
-        let given_up = !self.mixed && waits.is_given_up(to, self.source, self.now);
-        let left = if given_up { None } else { waits.full(to, self.now) };
+        // Frames of sources that have given up are not mixed with others'.
+        let source = (!self.mixed).then_some(self.source);
+        let left = self.switch.waits.full(to, source, self.now);
         let (mut dropped, mut held) = (0, false);
         for i in rest.iter().map(|i| usize::from(*i)) {
             if left.is_some() && self.state.ways.get(i) == Some(&Way::To(to)) {

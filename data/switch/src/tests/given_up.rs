@@ -114,8 +114,9 @@ fn a_new_port_has_given_nobody_up() {
     w.held(FULL_WAIT, apart);
     for gone in [0, 1] {
         w.switch.waits.give_up(id(1), id(0), 0, 6 * FULL_WAIT);
-        assert!(w.switch.waits.is_given_up(id(1), id(0), 6 * FULL_WAIT));
+        let may = |w: &World| w.switch.waits.may(id(1), Some(id(0)), 6 * FULL_WAIT);
+        assert!(!may(&w));
         w.switch.waits.reset(id(gone));
-        assert!(!w.switch.waits.is_given_up(id(1), id(0), 6 * FULL_WAIT));
+        assert!(may(&w));
     }
 }
