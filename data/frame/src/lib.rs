@@ -41,7 +41,7 @@ pub use checksum::Checksum;
 pub use counters::{Counter, Counters, Direction, Snapshot};
 pub use flow::{FlowFields, fields_hash, flow_hash, place_of};
 pub use headers::{Headers, Network};
-pub use lock_wait::{lock_wait, lock_waited, measure_lock_waits};
+pub use lock_wait::{lock_unless, lock_waited, measure_lock_waits};
 pub use mac::{Mac, ParseMacError};
 pub use nic_counters::{CsbCounters, NicCounters, RegisterCount};
 pub use offload::{Gso, Offload, Offloads, work};

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
 use vmlan_frame::headers::announcement;
 use vmlan_frame::{
-    Batch, Counters, Doorbell, Mac, NicCounters, Offload, Offloads, Port, Reason, Sink, lock_wait,
-    place_of,
+    Batch, Counters, Doorbell, Mac, NicCounters, Offload, Offloads, Port, Reason, Sink,
+    lock_unless, place_of,
 };
 use vmlan_nic::virtio::{Features, NetRx, NetTx, feature};
 use vmlan_ram::{Map, Slice};
@@ -221,12 +221,7 @@ impl VhostUserPort {
     /// is not to wait for it. (If somebody has the lock and nobody wants all, it is another
     /// worker.)
     fn receive_side<'p>(&self, lane: &'p Lane) -> Option<MutexGuard<'p, Side<NetRx>>> {
-        match lane.rx.try_lock() {
-            Ok(side) => Some(side),
-            Err(TryLockError::Poisoned(side)) => Some(side.into_inner()),
-            Err(TryLockError::WouldBlock) if self.is_being_changed() => None,
-            Err(TryLockError::WouldBlock) => Some(lock_wait(|| lock(&lane.rx))),
-        }
+        lock_unless(&lane.rx, || self.is_being_changed())
     }
 
     /// The lane, of so many that are ready, by which frame `i` is delivered.
@@ -534,5 +529,42 @@ impl Port for VhostUserPort {
 
     fn counters(&self) -> &Counters {
         &self.counters
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Nor for one that came while it waited for another worker: a mutex would hand the lock to
+    /// either.
+    #[test]
+    fn a_worker_that_waits_gives_up_for_the_ports_own_thread() {
+        static WAITS: AtomicU32 = AtomicU32::new(0);
+        let port = VhostUserPort::new(Arc::new(Waker::new().unwrap()), 1).unwrap();
+        let wait_until = |done: &dyn Fn() -> bool| {
+            let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
+            while !done() && std::time::Instant::now() < end {
+                std::thread::yield_now();
+            }
+            done()
+        };
+        std::thread::scope(|s| {
+            // The first worker is in the midst of a push.
+            let pushes = lock(&port.lanes[0].rx);
+            let second = s.spawn(|| {
+                // It asks for the time as it begins to wait, and once more at the end.
+                let begins = || WAITS.fetch_add(1, Ordering::SeqCst).into();
+                vmlan_frame::measure_lock_waits(begins, |_| std::thread::yield_now());
+                port.push(&Batch::new(), &mut [0])
+            });
+            let waits = wait_until(&|| WAITS.load(Ordering::SeqCst) > 0);
+            let own = s.spawn(|| drop(port.both()));
+            let gave_up = waits && wait_until(&|| second.is_finished());
+            drop(pushes);
+            assert!(waits && gave_up, "it waits for whoever has the lock next");
+            assert_eq!(second.join().unwrap(), 0, "no room: the frame stays with its sender");
+            own.join().unwrap();
+        });
     }
 }

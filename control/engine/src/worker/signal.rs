@@ -17,6 +17,11 @@ use super::run::nanoseconds;
 /// Used to end a blocking call of one thread; its handler does nothing.
 const INTERRUPT: libc::c_int = libc::SIGUSR1;
 
+/// A worker that waits for a port's lock yields so often before it sleeps.
+const YIELDS: u32 = 100;
+/// So long it sleeps then, between two looks.
+const NAP: Duration = Duration::from_micros(50);
+
 extern "C" fn nothing(_: libc::c_int) {}
 
 /// Installs the do-nothing handler, without `SA_RESTART`: interrupted calls return EINTR.
@@ -77,6 +82,16 @@ pub(super) fn monotonic() -> u64 {
     nanoseconds(Duration::try_from(now).unwrap_or_default())
 }
 
+/// Between two looks at a port's lock. Its holder, a worker too, may be kept from running, and then
+/// needs a core; or it sleeps in a guest's memory, which is long.
+fn rest(rests: u32) {
+    if rests < YIELDS {
+        std::thread::yield_now();
+    } else {
+        std::thread::sleep(NAP);
+    }
+}
+
 thread_local! {
     /// The calling thread's times as its scheduler has them (`/proc`, proc(5)).
     static SCHEDSTAT: OnceCell<File> = const { OnceCell::new() };
@@ -84,7 +99,7 @@ thread_local! {
 
 /// To be called by a thread, before it gives up opening files, that is to know its [`usage`].
 pub(super) fn begin_usage() {
-    vmlan_frame::measure_lock_waits(monotonic);
+    vmlan_frame::measure_lock_waits(monotonic, rest);
     // Where there is none, waiting for a processor is not told from other waiting.
     if let Ok(file) = File::open("/proc/thread-self/schedstat") {
         SCHEDSTAT.with(|place| place.set(file).unwrap_or_default());

@@ -5,9 +5,9 @@
 //! only after all of them are released: see [`After`].
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use vmlan_frame::{Counters, lock_wait};
+use vmlan_frame::{Counters, lock_unless};
 use vmlan_ram::Map;
 
 use super::csb::{Csb, Placed};
@@ -125,12 +125,7 @@ impl<C: Chip> ChipCore<C> {
     /// may be kept from running, and who has a frame for this port is not to wait for that. (If
     /// somebody has the lock and nobody wants it, it is another worker.)
     pub(super) fn receive_side(&self) -> Option<MutexGuard<'_, C::Rx>> {
-        match self.rx.try_lock() {
-            Ok(rx) => Some(rx),
-            Err(TryLockError::Poisoned(rx)) => Some(rx.into_inner()),
-            Err(TryLockError::WouldBlock) if self.is_being_changed() => None,
-            Err(TryLockError::WouldBlock) => Some(lock_wait(|| lock(&self.rx))),
-        }
+        lock_unless(&self.rx, || self.is_being_changed())
     }
 
     /// The VMM's side has a side's lock or wants it.

@@ -2,9 +2,9 @@
 //! nothing to do, and only the other's register writes and interrupts wake it. Nothing is lost,
 //! reordered or slept through.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use vmlan_frame::Batch;
 use vmlan_ram::Slice;
@@ -150,4 +150,37 @@ fn nobody_sleeps_through_anything() {
         assert_eq!((pulled, chip.counters().output.frames.get()), (FRAMES, FRAMES as u64));
         assert_eq!(chip.counters().drops().map(|(_, n)| n).sum::<u64>(), 0);
     }
+}
+
+/// While a worker waits for another one that has the receive side, the VMM's thread may ask for it,
+/// and be the next to have it.
+#[test]
+fn a_worker_that_waits_gives_up_for_the_vmms_thread() {
+    static WAITS: AtomicU64 = AtomicU64::new(0);
+    let guest = Guest::on(Arc::new(Gongs::default()));
+    let chip = &guest.chip;
+    let wait_until = |done: &dyn Fn() -> bool| {
+        let end = Instant::now() + Duration::from_secs(60);
+        while !done() && Instant::now() < end {
+            std::thread::yield_now();
+        }
+        done()
+    };
+    std::thread::scope(|s| {
+        // The first worker is in the midst of a push.
+        let pushes = chip.core().rx.lock().unwrap();
+        let second = s.spawn(|| {
+            // It asks for the time as it begins to wait, and once more at the end.
+            let begins = || WAITS.fetch_add(1, Ordering::SeqCst);
+            vmlan_frame::measure_lock_waits(begins, |_| std::thread::yield_now());
+            chip.push(&Batch::new(), &[0])
+        });
+        let waits = wait_until(&|| WAITS.load(Ordering::SeqCst) > 0);
+        let vmms = s.spawn(|| chip.core().stopped(|_, _| {}));
+        let gave_up = waits && wait_until(&|| second.is_finished());
+        drop(pushes);
+        assert!(waits && gave_up, "it waits for whoever has the lock next");
+        assert_eq!(second.join().unwrap(), 0, "no room: the frame stays with its sender");
+        vmms.join().unwrap();
+    });
 }
