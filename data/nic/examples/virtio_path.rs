@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use vmlan_frame::{Batch, Counters, Sink};
-use vmlan_nic::virtio::{Features, NetRx, NetTx, Rings, feature};
+use vmlan_nic::virtio::{Budget, Features, NetRx, NetTx, Rings, feature};
 use vmlan_ram::{Map, Mapping, Region, Window};
 
 const SIZE: u16 = 256;
@@ -156,7 +156,7 @@ fn ns(start: Instant) -> u64 {
 
 #[inline(never)]
 fn deliver_rx(rx: &mut NetRx, batch: &Batch<'_>, list: &[u16], counters: &Counters) -> usize {
-    rx.push(batch, list, counters)
+    rx.push(batch, list, counters, &mut Budget::default())
 }
 
 #[inline(never)]

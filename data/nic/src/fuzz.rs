@@ -28,7 +28,7 @@ use std::sync::atomic::Ordering;
 use vmlan_frame::{Batch, Counters, Gso, Offload, Sink};
 use vmlan_ram::{Map, Mapping, Region, Slice, Window};
 
-use crate::virtio::{Features, NetRx, NetTx, Rings, feature};
+use crate::virtio::{Budget, Features, NetRx, NetTx, Rings, feature};
 
 /// Where the transmit side's avail ring is.
 pub const AVAIL: u64 = 0x1000;
@@ -214,7 +214,7 @@ fn push(rx: &mut NetRx, n: u8, long: bool, counters: &Counters) {
         let _ = batch.add_parts(&[0xa5; 54], body, tcp);
     }
     let list: Vec<u16> = (0..n.into()).collect();
-    let dealt = rx.push(&batch, &list, counters);
+    let dealt = rx.push(&batch, &list, counters, &mut Budget::default());
     assert!(dealt <= list.len());
     rx.room(list.len());
     rx.want_room();

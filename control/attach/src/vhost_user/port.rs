@@ -1,7 +1,7 @@
 //! The port: two locked sides for each lane, and the few flags that workers read without a lock.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
 use vmlan_frame::headers::announcement;
@@ -9,7 +9,7 @@ use vmlan_frame::{
     Batch, Counters, Doorbell, Mac, NicCounters, Offload, Offloads, Port, Reason, Sink,
     lock_unless, place_of,
 };
-use vmlan_nic::virtio::{Features, NetRx, NetTx, feature};
+use vmlan_nic::virtio::{Budget, Features, NetRx, NetTx, feature};
 use vmlan_ram::{Map, Slice};
 
 use super::kick::Kicks;
@@ -142,6 +142,8 @@ pub struct VhostUserPort {
     lanes: Box<[Lane]>,
     /// The lanes that frames can be delivered to.
     receivers: Receivers,
+    /// The lane that a push by several begins with.
+    first: AtomicUsize,
     /// Each port's frames go to one lane, rather than each flow's.
     by_source: AtomicBool,
     /// Control threads that want all locks. While there are some, workers pass the port by.
@@ -175,6 +177,7 @@ impl VhostUserPort {
             pairs,
             lanes: (0..lanes).map(Lane::new).collect(),
             receivers: Receivers::new(lanes),
+            first: AtomicUsize::new(0),
             by_source: AtomicBool::new(false),
             wanted: AtomicU32::new(0),
             touched: AtomicBool::new(false),
@@ -234,12 +237,18 @@ impl VhostUserPort {
 
     /// Delivers frames by a lane whose receive side is locked. Returns how many entries of `list`,
     /// from the first on, were dealt with.
-    fn push_to(&self, side: &mut Side<NetRx>, batch: &Batch<'_>, list: &[u16]) -> usize {
+    fn push_to(
+        &self,
+        side: &mut Side<NetRx>,
+        budget: &mut Budget,
+        batch: &Batch<'_>,
+        list: &[u16],
+    ) -> usize {
         if !self.up.load(Ordering::Acquire) {
             self.counters.output.drop(Reason::LinkDown, list.len() as u64);
             return list.len();
         }
-        let done = side.net.push(batch, list, &self.counters);
+        let done = side.net.push(batch, list, &self.counters, budget);
         if side.fault().is_some() {
             self.quarantine();
         }
@@ -247,21 +256,34 @@ impl VhostUserPort {
     }
 
     /// Delivers frames by several lanes, each frame by the one of its flow. Lanes that another
-    /// worker has just now come last.
+    /// worker has just now come last. All share one budget; where it ends the next push goes on, so
+    /// that buffers which cost much in one lane do not keep the others waiting for ever.
     fn push_steered(&self, batch: &Batch<'_>, list: &mut [u16], ready: usize) -> usize {
         let mut steered = Steered::new(list, |i| self.receiver(batch, i, ready));
         let (wanted, mut busy) = (steered.lanes(), 0u64);
-        let lanes =
-            |set: u64| self.lanes.iter().enumerate().filter(move |(n, _)| set >> n & 1 == 1);
+        let first = self.first.load(Ordering::Relaxed);
+        let lanes = |set: u64| {
+            let all = self.lanes.iter().enumerate();
+            let turned = all.clone().skip(first).chain(all.take(first));
+            turned.filter(move |(n, _)| set >> n & 1 == 1)
+        };
+        let mut budget = Budget::default();
+        let mut push = |n, side: &mut Side<NetRx>| {
+            let before = budget.is_spent();
+            steered.push(n, |part| self.push_to(side, &mut budget, batch, part));
+            if budget.is_spent() && !before {
+                self.first.store((n + 1) % self.lanes.len(), Ordering::Relaxed);
+            }
+        };
         for (n, lane) in lanes(wanted) {
             match lane.rx.try_lock() {
-                Ok(mut side) => steered.push(n, |part| self.push_to(&mut side, batch, part)),
+                Ok(mut side) => push(n, &mut side),
                 Err(_) => busy |= 1 << n,
             }
         }
         for (n, lane) in lanes(busy) {
             if let Some(mut side) = self.receive_side(lane) {
-                steered.push(n, |part| self.push_to(&mut side, batch, part));
+                push(n, &mut side);
             }
         }
         steered.order(list)
@@ -402,7 +424,7 @@ impl Port for VhostUserPort {
         let Some(lane) = self.lanes.get(self.receiver(batch, 0, ready)) else { return 0 };
         let side = self.receive_side(lane);
         side.map_or(0, |mut side| {
-            let dealt = self.push_to(&mut side, batch, list);
+            let dealt = self.push_to(&mut side, &mut Budget::default(), batch, list);
             if list.len() <= SHORT_PUSH && lane.next.is_wanted() {
                 side.net.note_next(&lane.next, list.len());
             }

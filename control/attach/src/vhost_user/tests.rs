@@ -349,6 +349,43 @@ mod laned {
         assert!(used.iter().all(|n| *n > 0) && used.iter().sum::<u16>() == 10, "{used:?}");
     }
 
+    /// Buffers that cost much cost one budget in a push by several lanes, not one for each; and the
+    /// lanes take turns with it.
+    #[test]
+    fn lanes_share_the_budget_of_a_push() {
+        const INDIRECT: u64 = 4;
+        let (port, rings) = port(2, &[0, 1]);
+        let map = {
+            let mut both = port.both();
+            both.set_features(feature::VERSION_1 | feature::INDIRECT_DESC);
+            both.map()
+        };
+        // Lane 0 offers a table of buffers without room: each look at it takes 257 of the 4,096
+        // descriptors, and the frame is dropped.
+        let (table, entries) = (7 * RING, 300u64);
+        let words = map.window(table, 16 * 300, 16).unwrap();
+        for (entry, n) in (0..).step_by(16).zip(1..=entries) {
+            let flags = if n < entries { 3 } else { 2 };
+            words.set_u64(entry, table, Ordering::Relaxed);
+            words.set_u64(entry + 8, (flags << 32) | (n << 48), Ordering::Relaxed);
+        }
+        let desc = map.window(RING, 16, 16).unwrap();
+        desc.set_u64(0, table, Ordering::Relaxed);
+        desc.set_u64(8, (16 * entries) | (INDIRECT << 32), Ordering::Relaxed);
+        rings[0][1].post(1);
+        rings[1][1].post(SIZE);
+        let lane = |n| (0..=255).map(flow).find(|f| place_of(flow_hash(f, 60), 2) == n).unwrap();
+        let (costly, usual) = (lane(0), lane(1));
+        let mut batch = Batch::new();
+        add(&mut batch, std::iter::repeat_n(&costly, 30).chain([&usual; 4]));
+        let mut list: Vec<u16> = (0..34).collect();
+        assert_eq!(port.push(&batch, &mut list), 16, "nothing is left for lane 1");
+        assert_eq!((rings[0][1].used(), rings[1][1].used()), (0, 0));
+        assert!(port.want_room(), "there is some");
+        assert_eq!(port.push(&batch, &mut list[16..]), 4 + 14, "lane 1 goes first");
+        assert_eq!((rings[0][1].used(), rings[1][1].used()), (0, 4));
+    }
+
     /// What floods a guest fills the ring of its port, and room elsewhere is none for it.
     #[test]
     fn by_source_a_flood_fills_one_ring() {

@@ -34,5 +34,5 @@ mod tx;
 pub use fault::Fault;
 pub use feature::Features;
 pub use net::{Inflight, MAX_QUEUES, Net, QueueState, Rings};
-pub use rx::{NetRx, RxState};
+pub use rx::{Budget, NetRx, RxState};
 pub use tx::{NetTx, TxState};

@@ -24,9 +24,26 @@ const FEW: usize = 4;
 /// Bytes of a frame of 60 with its header.
 const SHORT: usize = 72;
 
-/// Descriptors one push visits, at most, whatever the guest posts: buffers of one byte
-/// must not keep a worker busy for ever.
+/// Descriptors one push visits, at most, whatever the guest posts: buffers of one byte must not keep
+/// a worker busy for ever. The last list of a packed ring that is read may exceed it.
 const BUDGET: usize = 4096;
+
+/// Descriptors that a push may still visit. The parts of one that goes by several lanes share it.
+#[derive(Debug)]
+pub struct Budget(usize);
+
+impl Default for Budget {
+    fn default() -> Self {
+        Self(BUDGET)
+    }
+}
+
+impl Budget {
+    /// Nothing is left.
+    pub fn is_spent(&self) -> bool {
+        self.0 == 0
+    }
+}
 
 /// What a receive queue remembers between pushes.
 #[derive(Default)]
@@ -64,20 +81,32 @@ impl Net<RxState> {
     /// Delivers the frames of `batch` that `list` names, in that order. Returns how many entries of
     /// `list` were dealt with, delivered or dropped; the rest found no room. Frames of one flow go
     /// to one queue.
-    pub fn push(&mut self, batch: &Batch<'_>, list: &[u16], counters: &Counters) -> usize {
+    pub fn push(
+        &mut self,
+        batch: &Batch<'_>,
+        list: &[u16],
+        counters: &Counters,
+        budget: &mut Budget,
+    ) -> usize {
         if self.ready.is_empty() {
             counters.output.drop(Reason::LinkDown, list.len() as u64);
             return list.len();
         }
         if self.features.has(feature::RING_PACKED) {
-            self.push_to::<Packed>(batch, list, counters)
+            self.push_to::<Packed>(batch, list, counters, budget)
         } else {
-            self.push_to::<Split>(batch, list, counters)
+            self.push_to::<Split>(batch, list, counters, budget)
         }
     }
 
     /// As [`Self::push`], to queues of one layout.
-    fn push_to<L>(&mut self, batch: &Batch<'_>, list: &[u16], counters: &Counters) -> usize
+    fn push_to<L>(
+        &mut self,
+        batch: &Batch<'_>,
+        list: &[u16],
+        counters: &Counters,
+        budget: &mut Budget,
+    ) -> usize
     where
         Queue<L>: Ring,
     {
@@ -87,7 +116,7 @@ impl Net<RxState> {
             mergeable: self.features.has(feature::MRG_RXBUF),
             csum: self.features.has(feature::GUEST_CSUM),
             ready: &self.ready,
-            budget: BUDGET,
+            budget,
             frames: 0,
             bytes: 0,
         };
@@ -98,6 +127,9 @@ impl Net<RxState> {
             (n, fault) = visit.chunk::<L>(&mut self.slots, batch, chunk, counters);
             dealt += n;
             if n < chunk.len() {
+                if visit.budget.is_spent() {
+                    forget_starved(&mut self.slots);
+                }
                 break;
             }
         }
@@ -204,7 +236,7 @@ struct Visit<'q> {
     csum: bool,
     ready: &'q [u16],
     /// Descriptors that may still be read.
-    budget: usize,
+    budget: &'q mut Budget,
     frames: usize,
     bytes: u64,
 }
@@ -406,7 +438,7 @@ impl<'q> Visit<'q> {
                 let pointless = matches!(outcome, Outcome::NoRoom) && buffers == queue.size();
                 return Ok(if pointless { Outcome::Dropped(Reason::TooLong) } else { outcome });
             }
-            if self.budget == 0 {
+            if self.budget.0 == 0 {
                 return Ok(Outcome::NoRoom);
             }
             let head = queue.head(position);
@@ -434,14 +466,19 @@ impl<'q> Visit<'q> {
     where
         Queue<L>: Ring,
     {
+        // A list of a packed ring is read to its end, however long it is.
+        if self.budget.0 == 0 {
+            return Err(Outcome::NoRoom);
+        }
         if queue.seen() == queue.fetched {
             queue.look().map_err(Outcome::Broken)?;
         }
         let before = queue.fetched;
         let more = queue.fetch(queue.next).map_err(Outcome::Broken)?;
         if more > 0 {
-            // Whatever was read, one buffer is looked at: there is progress.
-            self.budget = self.budget.saturating_sub(more).max(1);
+            // Whatever was read first, one buffer is looked at: there is progress.
+            let least = usize::from(self.budget.0 == BUDGET);
+            self.budget.0 = self.budget.0.saturating_sub(more).max(least);
         }
         if queue.fetched == before { Err(Outcome::NoRoom) } else { Ok(()) }
     }
@@ -463,7 +500,7 @@ impl<'q> Visit<'q> {
         while found < need
             && let Some((addr, len)) = chain.next_buffer()?
         {
-            self.budget = self.budget.saturating_sub(1);
+            self.budget.0 = self.budget.0.saturating_sub(1);
             visited += 1;
             // Empty buffers do not count as pieces, and an indirect table has room for 32,768 of
             // them.
@@ -485,6 +522,13 @@ impl<'q> Visit<'q> {
         }
         if found == 0 { Err(Fault::Empty) } else { Ok(Some(found)) }
     }
+}
+
+/// The budget is spent, so whether there is too little room is not known: who waits for it is to look
+/// again.
+#[cold]
+fn forget_starved(slots: &mut [QueueSlot<RxState>]) {
+    slots.iter_mut().filter_map(QueueSlot::live).for_each(|(_, state)| state.starved = false);
 }
 
 /// Buffers that can be counted on, of those that are posted.

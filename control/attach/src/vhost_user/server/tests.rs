@@ -283,7 +283,11 @@ impl Guest {
         write(&self.ram, 0x1002, &[1, 0, 0, 0]);
         let (mut batch, frame) = (Batch::new(), [0; 60]);
         batch.add_parts(&frame, [], Offload::NONE).unwrap();
-        assert_eq!(port.both().lane_of(0).0.rx.net.push(&batch, &[0], port.counters()), 1);
+        let budget = &mut vmlan_nic::virtio::Budget::default();
+        let mut both = port.both();
+        let net = &mut both.lane_of(0).0.rx.net;
+        assert_eq!(net.push(&batch, &[0], port.counters(), budget), 1);
+        drop(both);
         let read = |file: &File, at| {
             let mut word = [0; 2];
             file.read_exact_at(&mut word, at).unwrap();

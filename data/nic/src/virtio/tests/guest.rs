@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use vmlan_frame::{Batch, Counters, Offload, Sink};
 use vmlan_ram::{DirtyLog, Map, Mapping, Region, Slice};
 
-use super::super::{Features, NetRx, NetTx, Rings};
+use super::super::{Budget, Features, NetRx, NetTx, Rings};
 use crate::Interrupt;
 
 pub const NEXT: u16 = 1;
@@ -216,13 +216,20 @@ impl<G> Bench<NetRx, G> {
         self.push_with(frames, Offload::NONE)
     }
     pub fn push_with(&mut self, frames: &[&[u8]], offload: Offload) -> usize {
+        self.push_part(&mut Budget::default(), frames, offload)
+    }
+    /// As part of a push.
+    pub fn push_within(&mut self, budget: &mut Budget, frames: &[&[u8]]) -> usize {
+        self.push_part(budget, frames, Offload::NONE)
+    }
+    fn push_part(&mut self, budget: &mut Budget, frames: &[&[u8]], offload: Offload) -> usize {
         let mut batch = Batch::new();
         for f in frames {
             let n = f.len().min(128);
             batch.add_parts(&f[..n], [Slice::from_bytes(&f[n..])], offload).unwrap();
         }
         let list: Vec<u16> = (0..).take(frames.len()).collect();
-        self.net.push(&batch, &list, &self.counters)
+        self.net.push(&batch, &list, &self.counters, budget)
     }
 }
 

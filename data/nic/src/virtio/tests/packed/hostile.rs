@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use vmlan_frame::{Batch, Reason, Sink};
 
 use super::*;
-use crate::virtio::{Fault, Features};
+use crate::virtio::{Budget, Fault, Features};
 
 /// The fault that a pull meets.
 fn fault(b: &mut Bench<NetTx, PackedGuest>) -> Option<Fault> {
@@ -246,6 +246,52 @@ fn packed_avail_without_end() {
     }
     assert_eq!(b.pull(&mut Bin::default()), 1, "too long, and the budget is spent");
     assert_eq!(b.counters.input.dropped(Reason::TooLong), 1);
+}
+
+/// A spent budget stays spent, whatever there is to read. The first list may exceed it: somebody who
+/// offers such buffers gets a frame in a push.
+#[test]
+fn packed_lists_cost_one_budget_a_push() {
+    let frames = [1, 2, 3, 4, 5, 6, 7, 8].map(|n| frame(n, 60));
+    let pushed = |b: &mut Bench<NetRx, PackedGuest>, budget: &mut Budget| {
+        b.push_within(budget, &frames.each_ref().map(Vec::as_slice))
+    };
+    // Descriptors of each list, and frames that a push deals with.
+    for (count, dealt) in [(4096, 1), (4000, 1), (2048, 2), (1024, 4), (5, 8)] {
+        let mut b = rx(32768, 0);
+        let mut long = vec![(BUFFERS, 2, WRITE); count];
+        long[0].1 = 100;
+        (0..8).for_each(|id| b.guest.post(id, &long));
+        let mut budget = Budget::default();
+        assert_eq!(pushed(&mut b, &mut budget), dealt, "lists of {count}");
+        assert_eq!(b.guest.used().len(), dealt);
+        // Another part of the same push.
+        if budget.is_spent() {
+            assert_eq!(pushed(&mut b, &mut budget), 0, "lists of {count}");
+            assert!(b.net.want_room(), "there is some: it looks again");
+            assert_eq!(pushed(&mut b, &mut Budget::default()), dealt.min(8 - dealt));
+        }
+    }
+}
+
+/// A large frame in many buffers spends the budget of a push now and then, and all arrive.
+#[test]
+fn packed_mergeable_buffers_go_on_with_the_next_push() {
+    let mut b = rx(32768, MRG);
+    let large = frame(1, 60_000);
+    let (frames, buffers) = (40, 240);
+    for id in 0..frames * buffers {
+        b.guest.post(id, &[(BUFFERS, 254, WRITE)]);
+    }
+    let list = vec![large.as_slice(); usize::from(frames)];
+    let (mut at, mut pushes) = (0, 0);
+    while at < list.len() {
+        let dealt = b.push(&list[at..]);
+        assert!(dealt > 0);
+        (at, pushes) = (at + dealt, pushes + 1);
+    }
+    assert_eq!(pushes, 3, "17 frames of 237 buffers each in one");
+    assert_eq!(b.guest.used().len(), 40 * 237);
 }
 
 #[test]
