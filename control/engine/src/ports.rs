@@ -94,8 +94,9 @@ impl Ports {
         });
         let gateways = nat::Host { dir: std::env::temp_dir(), news: news.clone() };
         let changed: Changed = Arc::new(move || {
-            look_again();
             news();
+            // This may wait.
+            look_again();
         });
         Self {
             entries: Vec::new(),

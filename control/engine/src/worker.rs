@@ -30,6 +30,7 @@ mod own;
 mod placement;
 mod run;
 mod signal;
+mod tellings;
 #[cfg(test)]
 mod tests;
 mod watchdog;
@@ -45,6 +46,7 @@ use vmlan_switch::{Entry, MAX_PORTS, PortId, Switch, Table};
 
 use mailbox::{Assignment, Mailbox};
 use run::{Run, keep_to};
+use tellings::Tellings;
 use watchdog::Watchdog;
 
 /// The switch has as many ports as it can have.
@@ -58,6 +60,7 @@ struct Shared {
     slots: Vec<Arc<Mailbox>>,
     spin: Duration,
     watchdog: Watchdog,
+    tellings: Tellings,
     /// When time began for all of them.
     start: Instant,
     /// The time, if it is told by [`Workers::pass`].
@@ -129,6 +132,7 @@ impl Workers {
             slots,
             spin,
             watchdog,
+            tellings: Tellings::default(),
             start: Instant::now(),
             #[cfg(any(test, feature = "fuzz"))]
             told: None,
@@ -165,7 +169,8 @@ impl Workers {
     pub(crate) fn played(switch: Arc<Switch>) -> io::Result<Self> {
         let (slots, spin, told) = (Vec::new(), Duration::ZERO, Some(0.into()));
         let (watchdog, start) = (Watchdog::new()?, Instant::now());
-        let shared = Arc::new(Shared { switch, slots, spin, watchdog, start, told });
+        let tellings = Tellings::default();
+        let shared = Arc::new(Shared { switch, slots, spin, watchdog, tellings, start, told });
         Ok(Self { shared, plan: Mutex::default(), threads: Mutex::default() })
     }
 
@@ -304,10 +309,16 @@ impl Workers {
         any.then_some(LOOK)
     }
 
-    /// To be called by a port after its doorbells or its being up changed: workers look again.
+    /// To be called by a port after its doorbells or its being up changed: workers look again. It
+    /// returns when they have been told, a millisecond later if others have had them told just now.
     pub fn changed(&self) -> Arc<dyn Fn() + Send + Sync> {
         let shared = self.shared.clone();
-        Arc::new(move || shared.slots.iter().for_each(|s| s.refresh()))
+        Arc::new(move || {
+            // Also where the workers' time is told: who waits here really does.
+            let now = || run::nanoseconds(shared.start.elapsed());
+            let tell = || shared.slots.iter().for_each(|s| s.refresh());
+            shared.tellings.ask(now, std::thread::sleep, tell);
+        })
     }
 
     /// Stops all workers and waits for them. Frames in flight stay in their rings.

@@ -523,3 +523,23 @@ fn a_worker_that_panics_ends_the_process() {
     let out = child.args([name, "--exact"]).env(CHILD, "1").output().unwrap();
     assert_eq!(out.status.signal(), Some(6), "{out:?}");
 }
+
+/// Ports whose links flap all the time: together they wake a worker as often as one may.
+#[test]
+fn many_ports_that_change_wake_the_workers_as_rarely_as_one() {
+    let w = workers(1, Duration::from_millis(10));
+    // Nobody else reads it.
+    let wakes = || {
+        let mut count = [0; 8];
+        rustix::io::read(w.shared.slots[0].alarm(), &mut count).map_or([0; 8], |_| count)
+    };
+    wakes();
+    let start = Instant::now();
+    std::thread::scope(|s| {
+        for changed in std::iter::repeat_with(|| w.changed()).take(8) {
+            s.spawn(move || (0..20).for_each(|_| changed()));
+        }
+    });
+    let (count, most) = (u64::from_ne_bytes(wakes()), start.elapsed().as_millis() + 1);
+    assert!((20..=most).contains(&count.into()), "{count} of 160 in {most} ms");
+}
