@@ -14,7 +14,7 @@ use std::time::Duration;
 use vmlan_frame::{Batch, Counters, Mac, Offloads, Port, Sink};
 use vmlan_nic::chip::{Config, Host, Nic as _, PciFunction as _, Space};
 use vmlan_nic::e1000::E1000;
-use vmlan_nic::virtio::{Features, NetRx, NetTx, Rings, feature};
+use vmlan_nic::virtio::{Budget, Features, NetRx, NetTx, Rings, feature};
 use vmlan_ram::{Map, Mapping, Region, Window};
 use vmlan_switch::policy::{Bucket, Domain, Limiter, Limits, Policy, Rate};
 use vmlan_switch::{Breath, Entry, Forwarder, Options, PortId, Switch, Table};
@@ -121,7 +121,9 @@ impl Port for Plug {
     }
     fn push(&self, batch: &Batch<'_>, list: &mut [u16]) -> usize {
         match &self.side {
-            Side::Rx(rx) => rx.lock().unwrap().push(batch, list, &self.counters),
+            Side::Rx(rx) => {
+                rx.lock().unwrap().push(batch, list, &self.counters, &mut Budget::default())
+            }
             Side::Chip(chip) => chip.push(batch, list),
             Side::Tx(_) => 0,
         }
