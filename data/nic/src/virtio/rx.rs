@@ -24,8 +24,8 @@ const FEW: usize = 4;
 /// Bytes of a frame of 60 with its header.
 const SHORT: usize = 72;
 
-/// Descriptors one push visits, at most, whatever the guest posts: buffers of one byte must not keep
-/// a worker busy for ever. The last list of a packed ring that is read may exceed it.
+/// Descriptors one push visits, at most, whatever the guest posts: buffers of one byte must not
+/// keep a worker busy for ever. The last list of a packed ring that is read may exceed it.
 const BUDGET: usize = 4096;
 
 /// Descriptors that a push may still visit. The parts of one that goes by several lanes share it.
@@ -524,8 +524,8 @@ impl<'q> Visit<'q> {
     }
 }
 
-/// The budget is spent, so whether there is too little room is not known: who waits for it is to look
-/// again.
+/// The budget is spent, so whether there is too little room is not known: who waits for it is to
+/// look again.
 #[cold]
 fn forget_starved(slots: &mut [QueueSlot<RxState>]) {
     slots.iter_mut().filter_map(QueueSlot::live).for_each(|(_, state)| state.starved = false);

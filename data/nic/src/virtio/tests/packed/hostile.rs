@@ -248,8 +248,8 @@ fn packed_avail_without_end() {
     assert_eq!(b.counters.input.dropped(Reason::TooLong), 1);
 }
 
-/// A spent budget stays spent, whatever there is to read. The first list may exceed it: somebody who
-/// offers such buffers gets a frame in a push.
+/// A spent budget stays spent, whatever there is to read. The first list may exceed it: somebody
+/// who offers such buffers gets a frame in a push.
 #[test]
 fn packed_lists_cost_one_budget_a_push() {
     let frames = [1, 2, 3, 4, 5, 6, 7, 8].map(|n| frame(n, 60));
