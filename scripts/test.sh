@@ -95,6 +95,8 @@ one() {
       cd "$folder" && CARGO_MANIFEST_DIR=$PWD "$program" $options >"$log" 2>&1 </dev/null
     )
   } 2>"$log.cpu" || code=$?
+  # What the shell says of a program that a signal has ended comes before the two times.
+  head -n -1 "$log.cpu" >>"$log"
   {
     flock 9
     if [ $code != 0 ] || [ "$folder" = tests ]; then cat "$log"; fi
@@ -102,7 +104,7 @@ one() {
     echo "$name" >>"$list.ran"
     printf '[%s] %s %s: %s (%d s, %.0f + %.0f s of CPU)\n' "$(date -u +%H:%M:%S)" "$folder" \
       "${name%-*}" "$([ $code = 0 ] && echo ok || echo "FAILED with exit code $code")" \
-      $((SECONDS - from)) $(cat "$log.cpu")
+      $((SECONDS - from)) $(tail -n 1 "$log.cpu")
   } 9>>"$list"
   rm -f "$log" "$log.cpu"
   [ $code = 0 ] || [ -n "${KEEP_GOING:-}" ] || touch "$list.failed"
@@ -128,8 +130,8 @@ others() {
 
 # Boot tests run one more at a time than there are processors, three at most, for they wait for
 # their guests. Beside them run three others, of which the longest mostly sleep; more threads than
-# cores, for some of their tests wait for a time to pass. It is one pipeline, though nothing passes from the one
-# half to the other, so that an interrupt of the terminal ends all of it.
+# cores, for some of their tests wait for a time to pass. It is one pipeline, though nothing passes
+# from the one half to the other, so that an interrupt of the terminal ends all of it.
 tests() {
   { boots | run "$jobs" >&3 | others | RUST_TEST_THREADS=4 run 3; } 3>&1 && all_ran &&
     cargo test --workspace --doc --quiet

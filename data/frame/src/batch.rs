@@ -433,13 +433,11 @@ impl<'m> Batch<'m> {
         self.bytes
     }
 
-    /// The work that its frames can make for one receiver each, in bytes to copy.
-    #[inline]
+    /// The work that its frames, but for those that are held, can make for one receiver each, in
+    /// bytes to copy.
     pub fn work(&self) -> usize {
-        match self.needs {
-            0 => usize::try_from(self.bytes).unwrap_or(usize::MAX),
-            _ => self.frames.iter().map(|f| f.offload.work(f.len as usize)).sum(),
-        }
+        let done = self.frames.iter().filter(|f| f.verdict == Verdict::Done);
+        done.map(|f| f.offload.work(f.len as usize)).sum()
     }
 
     /// What became of frame `i`.

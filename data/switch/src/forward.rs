@@ -23,21 +23,21 @@ use crate::{Entry, MAX_PORTS, PortId, Switch, Table, frame_lists, meter};
 mod classify;
 mod deliver;
 mod flood;
+mod heads;
 mod joint;
 mod limits;
 pub(crate) mod too_long;
-mod waiting;
 
+use heads::Heads;
 use joint::{Habit, Sender};
 pub use joint::{SOURCES, Source};
-use waiting::Waiting;
 
 /// What a breath did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Breath {
     /// Frames the port is finished with.
     pub frames: usize,
-    /// The work that it lent, finished or not, in bytes to copy.
+    /// The work that these can make, in bytes to copy; of ports that have several lanes.
     pub work: usize,
     /// Frames wait for a full receiver: look again within this many nanoseconds.
     pub held_ns: Option<u64>,
@@ -91,8 +91,9 @@ pub(crate) struct State {
     /// Until when each receiver is handed the frames of one source at a time in joint breaths.
     apart: Vec<u64>,
     habits: Vec<Habit>,
-    /// Sources of a joint breath, in order.
+    /// Sources of a joint breath, in order, and whether heads of any are held.
     senders: Vec<Sender>,
+    have_heads: bool,
     /// Storage of one more list.
     spare_list: Vec<u16>,
     pub(crate) ways: Vec<Way>,
@@ -103,8 +104,11 @@ pub(crate) struct State {
     pub(crate) out: Out,
     /// What a sender is answered.
     answer: Batch<'static>,
-    /// What each source's lanes waited for when they had their last breaths.
-    waits: Vec<Vec<Waiting>>,
+    /// The uplinks that each source waited for when its lanes had their last breaths.
+    at_uplink: Vec<Vec<Option<PortId>>>,
+    /// For whom each source's lanes are held up, and whether any of them is.
+    heads: Vec<Vec<Heads>>,
+    has_heads: Vec<bool>,
     /// Full receivers that somebody waits for: ask them for a doorbell before sleeping.
     blocked: Vec<PortId>,
     pub(crate) measuring: Measuring,
@@ -113,8 +117,8 @@ pub(crate) struct State {
 }
 
 impl State {
-    fn waits(&mut self, source: PortId, lane: usize) -> Option<&mut Waiting> {
-        self.waits.get_mut(source.index())?.get_mut(lane)
+    fn at_uplink(&mut self, source: PortId, lane: usize) -> Option<&mut Option<PortId>> {
+        self.at_uplink.get_mut(source.index())?.get_mut(lane)
     }
 }
 
@@ -136,13 +140,16 @@ impl Forwarder {
             apart: vec![0; MAX_PORTS],
             habits: vec![Habit::default(); MAX_PORTS],
             senders: Vec::with_capacity(SOURCES),
+            have_heads: false,
             spare_list: Vec::with_capacity(JOINT),
             ways: Vec::with_capacity(JOINT),
             domains: Vec::with_capacity(JOINT),
             looks: Vec::with_capacity(BATCH),
             out: Out { finished: Finished::new(), retagged: Retagged::new() },
             answer: Batch::new(),
-            waits: vec![Vec::new(); MAX_PORTS],
+            at_uplink: vec![Vec::new(); MAX_PORTS],
+            heads: vec![Vec::new(); MAX_PORTS],
+            has_heads: vec![false; MAX_PORTS],
             blocked: Vec::with_capacity(MAX_PORTS),
             measuring: Measuring::default(),
             told: None,
@@ -221,8 +228,11 @@ impl Forwarder {
             let entry = table.get(*id);
             entry.iter().for_each(|e| self.switch.snooping.restrict(*id, &e.policy));
             let lanes = entry.map_or(0, |entry| entry.port.lanes());
-            if let Some(waits) = self.state.waits.get_mut(id.index()) {
-                waits.resize(lanes, Waiting::default());
+            if let Some(at) = self.state.at_uplink.get_mut(id.index()) {
+                at.resize(lanes, None);
+            }
+            if let Some(heads) = self.state.heads.get_mut(id.index()) {
+                heads.resize(lanes, Heads::default());
             }
         }
     }
@@ -238,17 +248,14 @@ impl Forwarder {
         }
         let budget = meter::budget_from(&entry.policy, source, now);
         self.state.measuring.begin(&self.switch.stalls, source, now);
-        let before = self.state.waits(source, lane).map(std::mem::take).unwrap_or_default();
+        let waited = self.state.at_uplink(source, lane).and_then(Option::take);
         self.state.last = (0, 0);
         let common = Common { switch: &self.switch, state: &mut self.state, table, now };
         let mut pass = Pass::new(common, (source, entry), budget);
-        pass.waits = before.next();
+        pass.lane = lane;
         if budget.is_some_and(|b| b.is_spent()) {
             let wait_ns = Some(meter::wait_from(&entry.policy, now));
-            pass.leave_uplink(before.uplink);
-            if let Some(waits) = self.state.waits(source, lane) {
-                *waits = before.without_turn();
-            }
+            pass.leave_uplink(waited);
             return Breath { wait_ns, paused: true, ..Breath::default() };
         }
         let limit = budget.map_or(BATCH, meter::worth_pulling);
@@ -256,10 +263,10 @@ impl Forwarder {
         let frames = entry.port.pull(lane, &mut self.batch, limit, &mut pass);
         pass.charge_unseen(frames);
         pass.report_to_turns();
-        pass.leave_uplink(before.uplink);
-        let (done, after) = (pass.done, pass.waits);
-        if let Some(waits) = self.state.waits(source, lane) {
-            *waits = after;
+        pass.leave_uplink(waited);
+        let (done, uplink) = (pass.done, pass.uplink);
+        if let Some(at) = self.state.at_uplink(source, lane) {
+            *at = uplink;
         }
         self.state.measuring.end(&self.switch.stalls, source, entry.port.is_guest());
         self.state.note_habit(source);
@@ -273,8 +280,8 @@ impl Forwarder {
         if let Some((_, turns)) = meter::shared(&entry.policy) {
             turns.sent(source, entry.policy.weight, 0, false, now);
         }
-        let Some(lanes) = self.state.waits.get_mut(source.index()) else { return };
-        for uplink in lanes.iter_mut().filter_map(|waits| waits.uplink.take()) {
+        let Some(lanes) = self.state.at_uplink.get_mut(source.index()) else { return };
+        for uplink in lanes.iter_mut().filter_map(Option::take) {
             let queue = table.get(uplink).and_then(|e| e.policy.uplink.as_ref());
             if let Some(queue) = queue {
                 queue.sent(source, entry.policy.weight, 0, false, now);
@@ -334,17 +341,20 @@ pub(crate) struct Pass<'a> {
     pub(crate) more: bool,
     /// Frames that the switch has seen and that are finished with.
     pub(crate) finished: usize,
-    waits: Waiting,
+    /// The uplink that it waits for.
+    pub(crate) uplink: Option<PortId>,
+    lane: usize,
     /// Its first frame, in the batch.
     first: usize,
     /// The batch has frames of several sources, and those of one list may be of any.
     mixed: bool,
+    /// Heads of it, or of somebody in the same breath, are held or were not long ago.
+    has_heads: bool,
     pub(crate) done: Breath,
 }
 
 impl Sink for Pass<'_> {
     fn deliver(&mut self, batch: &mut Batch<'_>) {
-        self.done.work += batch.work();
         let admitted = self.admit(batch);
         self.classify(batch, 0..admitted);
         let touched = std::mem::take(&mut self.state.touched);
@@ -358,6 +368,9 @@ impl Sink for Pass<'_> {
         self.state.touched = touched;
         self.state.touched.clear();
         self.settle(batch, admitted);
+        if self.entry.port.lanes() > 1 {
+            self.done.work += batch.work();
+        }
         self.tell_source();
     }
 
@@ -373,6 +386,7 @@ impl<'a> Pass<'a> {
         budget: Option<Budget>,
     ) -> Self {
         let Common { switch, state, table, now } = common;
+        let has_heads = state.has_heads(source, &switch.waits, now);
         Self {
             switch,
             state,
@@ -384,9 +398,11 @@ impl<'a> Pass<'a> {
             sent: (0, 0),
             finished: 0,
             more: false,
-            waits: Waiting::default(),
+            uplink: None,
+            lane: 0,
             first: 0,
             mixed: false,
+            has_heads,
             done: Breath::default(),
         }
     }

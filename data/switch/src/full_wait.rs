@@ -9,8 +9,9 @@
 //!
 //! What a receiver takes from some earns waiting for others as well, so one that takes small frames
 //! could hold the sender of a large one for ever, or by one of two queues who sends to the other.
-//! Therefore a source whose oldest frame has waited for [`PATIENCE`] times `full_wait` gives the
-//! receiver up: for a while its frames are dropped where they find no room.
+//! Therefore a source gives a receiver up that has held up one of its lanes for [`PATIENCE`] times
+//! `full_wait` (`forward/heads.rs`), and took less of it meanwhile than would be its part if
+//! [`SHARERS`] shared the receiver: for a while its frames are dropped where they find no room.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -19,9 +20,12 @@ use crate::{MAX_PORTS, PortId};
 
 const EARN_NS: u64 = 20_000; // Waiting time earned by taking a frame of the usual length.
 
-/// How many times `full_wait` a source's oldest frame waits for one receiver. Many senders that
-/// share a slow receiver may each have to wait for all others' bursts.
+/// How many times `full_wait` a source is held up by one receiver. Many senders that share a slow
+/// one may each have to wait for all others' bursts.
 const PATIENCE: u64 = 4;
+
+/// How many senders a receiver may have that takes just enough to be waited for all the time.
+const SHARERS: u64 = 64;
 
 /// How many times `full_wait` the periods last at whose end all that was given up is forgotten.
 const PERIOD: u64 = 256;
@@ -73,41 +77,52 @@ impl Waits {
         (given_up, &given_up.sources[word], 1 << bit)
     }
 
-    /// The length of periods.
-    fn long(&self) -> u64 {
+    /// The longest that anybody is waited for in one go, in nanoseconds.
+    pub(crate) fn most(&self) -> u64 {
+        self.most
+    }
+
+    /// The length of periods, in nanoseconds.
+    pub(crate) fn period(&self) -> u64 {
         self.most.saturating_mul(PERIOD).max(1)
     }
 
-    fn period(&self, now: u64) -> u64 {
-        now / self.long() + 1
+    fn number(&self, now: u64) -> u64 {
+        now / self.period() + 1
     }
 
-    /// The oldest frame of `source` has waited for `to` since then: gives it up if that is long.
-    pub(crate) fn give_up(&self, to: PortId, source: PortId, since: u64, now: u64) {
-        if now.saturating_sub(since) < self.most.saturating_mul(PATIENCE) {
-            return;
-        }
+    /// True if a source that has waited for so long gives up.
+    pub(crate) fn is_too_long(&self, ns: u64) -> bool {
+        ns >= self.most.saturating_mul(PATIENCE)
+    }
+
+    /// How much longer a source waits for a receiver that has taken so many of its frames.
+    pub(crate) fn earned(frames: usize) -> u64 {
+        EARN_NS.saturating_mul(SHARERS).saturating_mul(frames as u64)
+    }
+
+    /// From now on, until the period ends, `source` does not wait for `to`.
+    pub(crate) fn give_up(&self, to: PortId, source: PortId, now: u64) {
         let (given_up, word, bit) = self.given_up(to, source);
-        let period = self.period(now);
+        let period = self.number(now);
         if given_up.period.swap(period, Ordering::Relaxed) != period {
             given_up.sources.iter().for_each(|word| word.store(0, Ordering::Relaxed));
         }
         word.fetch_or(bit, Ordering::Relaxed);
-        self.until.fetch_max(period.saturating_mul(self.long()), Ordering::Relaxed);
+        self.until.fetch_max(period.saturating_mul(self.period()), Ordering::Relaxed);
     }
 
     /// True if frames of `source` are not to wait for `to`, whatever its account says.
-    fn is_given_up(&self, to: PortId, source: PortId, now: u64) -> bool {
+    pub(crate) fn is_given_up(&self, to: PortId, source: PortId, now: u64) -> bool {
         let (given_up, word, bit) = self.given_up(to, source);
-        given_up.period.load(Ordering::Relaxed) == self.period(now)
+        given_up.period.load(Ordering::Relaxed) == self.number(now)
             && word.load(Ordering::Relaxed) & bit != 0
     }
 
-    /// True if that may be so of some source.
+    /// True if some source may have given up some receiver.
     #[inline]
-    pub(crate) fn is_given_up_by_some(&self, to: PortId, now: u64) -> bool {
+    pub(crate) fn are_some_given_up(&self, now: u64) -> bool {
         now < self.until.load(Ordering::Relaxed)
-            && self.given_up(to, to).0.period.load(Ordering::Relaxed) == self.period(now)
     }
 
     #[allow(clippy::indexing_slicing)] // a PortId is below MAX_PORTS, the length of `accounts`

@@ -7,7 +7,7 @@ use vmlan_switch::{Breath, Entry, Forwarder, PortId, Table};
 use super::idle_rings::IdleRings;
 use super::naps::Naps;
 
-/// Lanes that had frames in one turn, at most: each may have read many descriptors for them.
+/// Lanes whose frames passed in one turn, at most: each may have read many descriptors for them.
 const SERVED: usize = 8;
 
 /// How often it is told that a port's memory is slow, in nanoseconds.
@@ -63,8 +63,9 @@ impl Own {
     }
 
     /// A breath of each of its lanes, from the one whose turn it is on, until together they had as
-    /// much as one could have had, or half of its work, or several had something: others wait for
-    /// all of them.
+    /// much as one could have had, or half of its work, or several had frames that passed: others
+    /// wait for all of them. It never ends early with nothing done: who waits for room at one
+    /// receiver would hide those who wait for another.
     pub(super) fn breath(&mut self, forwarder: &mut Forwarder, table: &Table, now: u64) -> Breath {
         let mut all = Breath::default();
         let (count, mut served) = (self.lanes.len(), 0);

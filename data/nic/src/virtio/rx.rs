@@ -25,7 +25,8 @@ const FEW: usize = 4;
 const SHORT: usize = 72;
 
 /// Descriptors one push visits, at most, whatever the guest posts: buffers of one byte must not
-/// keep a worker busy for ever. The last list of a packed ring that is read may exceed it.
+/// keep a worker busy for ever. The last reading of heads may exceed it: by as many, and by one
+/// list of a packed ring.
 const BUDGET: usize = 4096;
 
 /// Descriptors that a push may still visit. The parts of one that goes by several lanes share it.

@@ -81,6 +81,9 @@ impl Pass<'_> {
             let lost = self.state.out.finished.take_lost();
             let took = || usual_frames(batch, taken).saturating_sub(lost).max(1);
             self.switch.waits.took(to, took, self.now);
+            if self.has_heads && !self.mixed {
+                self.note_served(to, usual_frames(batch, taken));
+            }
         }
         if limited {
             self.pushed(batch, to, taken, !rest.is_empty() || !later.is_empty());

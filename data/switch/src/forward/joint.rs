@@ -13,7 +13,7 @@ use std::ops::Range;
 
 use vmlan_frame::{BATCH, Batch, JOINT, Sink, Verdict};
 
-use super::{Breath, Common, Forwarder, Pass, State, Waiting};
+use super::{Breath, Common, Forwarder, Pass, State};
 use crate::stalls::PRICE;
 use crate::{PortId, Table};
 
@@ -72,24 +72,24 @@ pub(super) struct Sender {
     pub(super) source: PortId,
     /// Its first frame.
     pub(super) first: usize,
-    pub(super) waits: Waiting,
+    uplink: Option<PortId>,
     done: Breath,
     /// Its share of visits, and what was measured for it alone, in nanoseconds.
     shared_ns: u64,
     own_ns: u64,
     /// What its frames for one receiver are worth.
-    worth: u64,
+    pub(super) worth: u64,
     /// Receivers of its frames, and those of them that others had frames for, too.
     receivers: usize,
     shared: usize,
 }
 
 impl Sender {
-    fn new(source: PortId, first: usize, waits: Waiting) -> Self {
+    fn new(source: PortId, first: usize) -> Self {
         Self {
             source,
             first,
-            waits,
+            uplink: None,
             done: Breath::default(),
             shared_ns: 0,
             own_ns: 0,
@@ -201,9 +201,9 @@ impl Forwarder {
         let Some(entry) = table.get(source) else { return false };
         let policy = &entry.policy;
         let plain = policy.from.is_none() && !policy.joined_only && !policy.looks_at_each();
-        let lanes = self.state.waits.get(source.index()).map(Vec::as_slice);
+        let lanes = self.state.at_uplink.get(source.index()).map(Vec::as_slice);
         // It does not wait at an uplink.
-        let leaves = matches!(lanes, Some([Waiting { uplink: None, .. }]));
+        let leaves = lanes == Some(&[None]);
         plain && leaves && table.is_simple() && !self.switch.stalls.are_some(now)
     }
 
@@ -215,6 +215,7 @@ impl Forwarder {
         self.state.ways.clear();
         self.state.domains.clear();
         self.state.senders.clear();
+        self.state.have_heads = false;
         self.state.lap();
         let (switch, state) = (&*self.switch, &mut self.state);
         let common = Common { switch, state, table, now };
@@ -250,9 +251,7 @@ impl Common<'_> {
                 let Self { switch, table, now, .. } = self;
                 let common = Common { switch, state: &mut *self.state, table, now };
                 let limit = BATCH.min(JOINT - all.len());
-                let mut pass = Pass::new(common, (source.port, entry), None);
-                let before = pass.state.waits(source.port, 0).map(std::mem::take);
-                pass.waits = before.unwrap_or_default().next();
+                let pass = Pass::new(common, (source.port, entry), None);
                 let mut turn = Turn {
                     pass,
                     all,
@@ -267,10 +266,10 @@ impl Common<'_> {
                 let Turn { pass, all: given_back, delivered, shared_ns, own_ns, .. } = turn;
                 source.own_ns = own_ns + pass.state.lap();
                 source.ns = source.own_ns + shared_ns;
-                let (done, after) = (pass.done, pass.waits);
+                let (done, uplink) = (pass.done, pass.uplink);
                 all = given_back;
-                if let Some(waits) = self.state.waits(source.port, 0) {
-                    *waits = after;
+                if let Some(at) = self.state.at_uplink(source.port, 0) {
+                    *at = uplink;
                 }
                 source.breath = Some(Breath { frames, ..done });
                 if delivered {
@@ -314,7 +313,8 @@ impl Sink for Turn<'_, '_> {
             let frames = first..all.len();
             self.pass.classify_by_macs(&mut all, frames.clone());
             let at = self.pass.state.senders.len();
-            self.pass.state.senders.push(Sender::new(self.pass.source, first, self.pass.waits));
+            self.pass.state.senders.push(Sender::new(self.pass.source, first));
+            self.pass.state.have_heads |= self.pass.has_heads;
             self.own_ns += self.pass.state.lap();
             let delivered;
             (all, delivered) = self.pass.common().pull(all, self.spares, self.sources);
@@ -323,8 +323,7 @@ impl Sink for Turn<'_, '_> {
             }
             give_verdicts(&all, frames, batch);
             if let Some(sender) = self.pass.state.senders.get(at) {
-                (self.pass.waits, self.pass.done) = (sender.waits, sender.done);
-                self.pass.done.work = batch.work();
+                (self.pass.uplink, self.pass.done) = (sender.uplink, sender.done);
                 self.shared_ns += sender.shared_ns;
                 self.own_ns += sender.own_ns;
             }
@@ -352,6 +351,7 @@ impl Pass<'_> {
     fn push_joint(&mut self, batch: &mut Batch<'_>) {
         let touched = std::mem::take(&mut self.state.touched);
         let own = std::mem::take(&mut self.done);
+        let has_heads = std::mem::replace(&mut self.has_heads, self.state.have_heads);
         self.visit(&touched, |pass, to| {
             let frames = pass.state.weigh(batch, to);
             let at_once = pass.takes_mixed(to, frames);
@@ -360,9 +360,9 @@ impl Pass<'_> {
                 true => pass.push(batch, to),
                 false => pass.push_apart(batch, to),
             }
-            pass.mixed = false;
             pass.state.visited(to, at_once);
         });
+        (self.mixed, self.has_heads) = (false, has_heads);
         self.state.learn();
         let done = std::mem::replace(&mut self.done, own);
         self.state.touched = touched;
@@ -375,19 +375,19 @@ impl Pass<'_> {
     /// True if the `frames` for `to` can be handed to it at once.
     fn takes_mixed(&self, to: PortId, frames: usize) -> bool {
         let apart = self.state.apart.get(to.index()).is_none_or(|until| *until > self.state.lapped);
-        let mixed = frames <= BATCH && !apart && self.table.takes_mixed(to);
-        mixed && !self.switch.waits.is_given_up_by_some(to, self.now)
+        let can = frames <= BATCH && !apart && self.table.takes_mixed(to);
+        can && self.none_waits_long_for(to)
     }
 
     /// Second pass, one destination, a sender at a time: its limits or lanes are by sender, or each
-    /// is measured, or some do not wait for it, or all their frames are more than a port takes at
+    /// is measured, or some have waited for it, or all their frames are more than a port takes at
     /// once.
     #[cold]
     fn push_apart(&mut self, batch: &mut Batch<'_>, to: PortId) {
         let Some(place) = self.state.lists.get_mut(to.index()) else { return };
         let mut list = std::mem::replace(place, std::mem::take(&mut self.state.spare_list));
         let mut senders = std::mem::take(&mut self.state.senders);
-        let own = (self.source, self.entry, self.waits, self.done, self.first);
+        let own = (self.source, self.entry, self.first, self.uplink, self.done);
         let mut rest = list.as_slice();
         for k in 0..senders.len() {
             let end = senders.get(k + 1).map_or(JOINT, |next| next.first);
@@ -400,12 +400,12 @@ impl Pass<'_> {
             }
             batch.set_source(sender.source.number());
             (self.source, self.entry, self.first) = (sender.source, entry, sender.first);
-            (self.waits, self.done) = (sender.waits, sender.done);
+            (self.uplink, self.done) = (sender.uplink, sender.done);
             self.push(batch, to);
-            (sender.waits, sender.done) = (self.waits, self.done);
+            (sender.uplink, sender.done) = (self.uplink, self.done);
             sender.own_ns += self.state.lap();
         }
-        (self.source, self.entry, self.waits, self.done, self.first) = own;
+        (self.source, self.entry, self.first, self.uplink, self.done) = own;
         list.clear();
         (self.state.senders, self.state.spare_list) = (senders, list);
     }

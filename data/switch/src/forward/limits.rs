@@ -96,9 +96,9 @@ impl Pass<'_> {
     /// of this worker: a source that is not looked at, or has nothing left, must not hold others
     /// up.
     pub(super) fn leave_uplink(&self, waited: Option<PortId>) {
-        let Some(uplink) = waited.filter(|_| self.waits.uplink != waited) else { return };
-        let others = self.state.waits.get(self.source.index());
-        if others.is_some_and(|others| others.iter().any(|other| other.uplink == waited)) {
+        let Some(uplink) = waited.filter(|_| self.uplink != waited) else { return };
+        let others = self.state.at_uplink.get(self.source.index());
+        if others.is_some_and(|others| others.contains(&waited)) {
             return;
         }
         let queue = self.table.get(uplink).and_then(|e| e.policy.uplink.as_ref());
@@ -189,9 +189,8 @@ impl Pass<'_> {
         if let Some(queue) = &policy.uplink {
             // A source that sent half a batch probably has more. It counts as waiting, or others
             // would take its turn until its next breath.
-            let uplink = &mut self.waits.uplink;
-            let waits = more || list.len() >= BATCH / 2 || *uplink == Some(to);
-            *uplink = if waits { Some(to) } else { *uplink };
+            let waits = more || list.len() >= BATCH / 2 || self.uplink == Some(to);
+            self.uplink = if waits { Some(to) } else { self.uplink };
             queue.sent(self.source, self.entry.policy.weight, bits / 8, waits, self.now);
         }
     }

@@ -113,10 +113,134 @@ fn a_new_port_has_given_nobody_up() {
     w.ask();
     w.held(FULL_WAIT, apart);
     for gone in [0, 1] {
-        w.switch.waits.give_up(id(1), id(0), 0, 6 * FULL_WAIT);
+        w.switch.waits.give_up(id(1), id(0), 6 * FULL_WAIT);
         let may = |w: &World| w.switch.waits.may(id(1), Some(id(0)), 6 * FULL_WAIT);
         assert!(!may(&w));
         w.switch.waits.reset(id(gone));
         assert!(may(&w));
+    }
+}
+
+/// One frame now and then does not buy all the time until the next one.
+#[test]
+fn who_takes_one_frame_now_and_then_does_not_hold_its_sender_for_ever() {
+    for breathe in [apart, together, in_turn] {
+        let mut w = picky();
+        (0..300).for_each(|_| w.ask());
+        let now_and_then = |w: &mut World, now: u64| {
+            if now % 39_000_000 < STEP {
+                let [longest, room] = [2000, 1];
+                w.ports[1].longest.store(longest, Ordering::Relaxed);
+                w.ports[1].room.store(room, Ordering::Relaxed);
+                w.breathe(0, now);
+                assert_eq!(w.tags(1), [1]);
+                w.ports[1].longest.store(60, Ordering::Relaxed);
+                w.ports[1].room.store(usize::MAX, Ordering::Relaxed);
+            }
+            breathe(w, now);
+        };
+        let held = w.held(FULL_WAIT, now_and_then);
+        assert!((4 * FULL_WAIT..5 * FULL_WAIT).contains(&held), "for {held} ns");
+    }
+}
+
+/// A port with two rings in a lane, each of which lends a batch of its own.
+struct TwoRings {
+    rings: [Arc<Fake>; 2],
+    turn: AtomicUsize,
+}
+
+impl Port for TwoRings {
+    fn pull(
+        &self,
+        lane: usize,
+        spare: &mut Batch<'static>,
+        limit: usize,
+        sink: &mut dyn Sink,
+    ) -> usize {
+        let first = self.turn.fetch_add(1, Ordering::Relaxed) % 2;
+        [first, 1 - first].iter().map(|ring| self.rings[*ring].pull(lane, spare, limit, sink)).sum()
+    }
+    fn push(&self, batch: &Batch<'_>, list: &mut [u16]) -> usize {
+        self.rings[0].push(batch, list)
+    }
+    fn offloads(&self) -> Offloads {
+        Offloads::NONE
+    }
+    fn is_up(&self) -> bool {
+        true
+    }
+    fn arm(&self, _: usize) -> bool {
+        false
+    }
+    fn disarm(&self, _: usize) {}
+    fn counters(&self) -> &Counters {
+        self.rings[0].counters()
+    }
+}
+
+/// Ports 0 and 1 are rings of one, and 2 and 3 receive.
+fn rings() -> World {
+    let mut w = world(4, Options::default());
+    (0..4).for_each(|port| w.switch.fdb().add_static(at(port), Domain::OPEN, id(port)).unwrap());
+    let both = TwoRings { rings: [0, 1].map(|ring| w.ports[ring].clone()), turn: 0.into() };
+    let ports: [Arc<dyn Port>; 4] =
+        [Arc::new(both), w.ports[1].clone(), w.ports[2].clone(), w.ports[3].clone()];
+    let entry = |port| Some(Entry { name: "p".into(), port, mirror: None, policy: Arc::default() });
+    w.table = Table::new(ports.into_iter().map(entry).collect());
+    w.forwarder.grow(&w.table);
+    w
+}
+
+/// The head of one ring is not that of another one.
+#[test]
+fn who_serves_both_rings_of_a_lane_is_not_given_up() {
+    let mut w = rings();
+    for look in 1..2_000 {
+        for ring in [0, 1] {
+            while w.ports[ring].tx.lock().unwrap().len() < 64 {
+                w.send(ring, at(2), at(0), 0);
+            }
+        }
+        // 50,000 frames/s.
+        w.ports[2].room.store(8, Ordering::Relaxed);
+        w.breathe(0, look * 160_000);
+        assert_eq!(w.tags(2).len(), 8);
+    }
+    assert_eq!(w.dropped(2, Reason::ReceiverFull), 0);
+}
+
+/// Nor do heads that get on hide one that does not.
+#[test]
+fn each_ring_of_a_lane_gives_up_for_itself() {
+    let mut w = rings();
+    w.ports[3].longest.store(0, Ordering::Relaxed);
+    w.send(1, at(3), at(0), 1);
+    for look in 1.. {
+        while w.ports[0].tx.lock().unwrap().len() < 64 {
+            w.send(0, at(2), at(0), 0);
+        }
+        w.ports[2].room.store(8, Ordering::Relaxed);
+        w.switch.waits.took(id(3), || 10_000, look * 160_000);
+        w.breathe(0, look * 160_000);
+        if w.ports[1].tx.lock().unwrap().is_empty() {
+            assert!((4 * FULL_WAIT..5 * FULL_WAIT).contains(&(look * 160_000)));
+            break;
+        }
+    }
+    assert_eq!([2, 3].map(|port| w.dropped(port, Reason::ReceiverFull)), [0, 1]);
+}
+
+/// What passes while nobody looks at a source is not the receiver's doing: it has no tokens, or was
+/// passed over. A look counts for no more than one wait.
+#[test]
+fn who_is_not_looked_at_does_not_wait() {
+    let mut w = picky();
+    w.ask();
+    for look in 0..6 {
+        w.switch.waits.took(id(1), || 10_000, look * 500_000_000);
+        w.breathe(0, 1 + look * 500_000_000);
+        let held = w.ports[0].tx.lock().unwrap().len();
+        assert_eq!(held, usize::from(look < 5), "look {look}");
     }
 }
