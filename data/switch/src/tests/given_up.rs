@@ -215,20 +215,45 @@ fn who_serves_both_rings_of_a_lane_is_not_given_up() {
 fn each_ring_of_a_lane_gives_up_for_itself() {
     let mut w = rings();
     w.ports[3].longest.store(0, Ordering::Relaxed);
-    w.send(1, at(3), at(0), 1);
-    for look in 1.. {
-        while w.ports[0].tx.lock().unwrap().len() < 64 {
-            w.send(0, at(2), at(0), 0);
+    for look in 1..600 {
+        for ring in [0, 1] {
+            while w.ports[ring].tx.lock().unwrap().len() < 64 {
+                w.send(ring, at(2), at(0), 0);
+            }
+        }
+        if look == 10 {
+            w.send(1, at(3), at(0), 1);
+            w.ports[1].tx.lock().unwrap().rotate_right(1);
         }
         w.ports[2].room.store(8, Ordering::Relaxed);
         w.switch.waits.took(id(3), || 10_000, look * 160_000);
         w.breathe(0, look * 160_000);
-        if w.ports[1].tx.lock().unwrap().is_empty() {
+        if w.dropped(3, Reason::ReceiverFull) > 0 {
             assert!((4 * FULL_WAIT..5 * FULL_WAIT).contains(&(look * 160_000)));
             break;
         }
     }
     assert_eq!([2, 3].map(|port| w.dropped(port, Reason::ReceiverFull)), [0, 1]);
+}
+
+/// Who shares a receiver by joint breaths gets its part as well.
+#[test]
+fn who_is_served_in_company_does_not_give_up() {
+    let mut w = picky();
+    w.ports[1].longest.store(usize::MAX, Ordering::Relaxed);
+    for look in 1..2_000 {
+        for from in [0, 2] {
+            while w.ports[from].tx.lock().unwrap().len() < 64 {
+                w.send(from, at(1), at(from), 0);
+            }
+        }
+        w.ports[1].room.store(8, Ordering::Relaxed);
+        let mut sources = [0, 2].map(|port| Source::new(id(port)));
+        sources.rotate_left(look % 2);
+        w.forwarder.joint_breath(&w.table, &mut sources, look as u64 * 160_000);
+        assert_eq!(w.tags(1).len(), 8);
+    }
+    assert_eq!(w.dropped(1, Reason::ReceiverFull), 0);
 }
 
 /// What passes while nobody looks at a source is not the receiver's doing: it has no tokens, or was
