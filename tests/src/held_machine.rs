@@ -127,6 +127,12 @@ impl Machine {
         let nic = ChipDriver::new(self.options.clone(), &self.ram, bus);
         let mut nic = nic.unwrap_or_else(|e| panic!("guest {}: {e:?}", self.id));
         nic.set_mac(mac(self.id, 0));
+        // A read is answered when the writes before it were served: on a busy machine frames might
+        // come earlier, and would be dropped after 10 ms.
+        nic.registers_mut()
+            .bus_mut()
+            .read32(8)
+            .unwrap_or_else(|e| panic!("guest {}: {e:?}", self.id));
         nic
     }
 

@@ -57,6 +57,7 @@ pub struct Batch<'m> {
     bytes: u64,
     any_held: bool,
     source: u16,
+    ring: u8,
 }
 
 /// One frame of a batch, to deliver.
@@ -137,8 +138,8 @@ impl<'m> Batch<'m> {
     /// Ends every borrow of the frames: what is left tells their lengths and what became of them.
     #[must_use]
     pub fn without_pieces<'n>(self) -> Batch<'n> {
-        let Batch { heads, frames, pieces, needs, bytes, any_held, source } = self;
-        Batch { heads, frames, pieces: recycle(pieces), needs, bytes, any_held, source }
+        let Batch { heads, frames, pieces, needs, bytes, any_held, source, ring } = self;
+        Batch { heads, frames, pieces: recycle(pieces), needs, bytes, any_held, source, ring }
     }
 
     /// Forgets all frames.
@@ -157,6 +158,18 @@ impl<'m> Batch<'m> {
     /// Says where the frames come from.
     pub fn set_source(&mut self, source: u16) {
         self.source = source;
+    }
+
+    /// Which of the lane's rings the frames came from; 0 if it has one.
+    #[inline]
+    pub fn ring(&self) -> u8 {
+        self.ring
+    }
+
+    /// Says which ring the frames come from.
+    #[inline]
+    pub fn set_ring(&mut self, ring: usize) {
+        self.ring = u8::try_from(ring).unwrap_or(u8::MAX);
     }
 
     /// Frames in the batch.
@@ -436,6 +449,9 @@ impl<'m> Batch<'m> {
     /// The work that its frames, but for those that are held, can make for one receiver each, in
     /// bytes to copy.
     pub fn work(&self) -> usize {
+        if self.needs == 0 && !self.any_held {
+            return usize::try_from(self.bytes).unwrap_or(usize::MAX);
+        }
         let done = self.frames.iter().filter(|f| f.verdict == Verdict::Done);
         done.map(|f| f.offload.work(f.len as usize)).sum()
     }

@@ -106,9 +106,9 @@ pub(crate) struct State {
     answer: Batch<'static>,
     /// The uplinks that each source waited for when its lanes had their last breaths.
     at_uplink: Vec<Vec<Option<PortId>>>,
-    /// For whom each source's lanes are held up, and whether any of them is.
+    /// For whom each source's lanes are held up, and which of them may be: a bit each.
     heads: Vec<Vec<Heads>>,
-    has_heads: Vec<bool>,
+    has_heads: Vec<u64>,
     /// Full receivers that somebody waits for: ask them for a doorbell before sleeping.
     blocked: Vec<PortId>,
     pub(crate) measuring: Measuring,
@@ -149,7 +149,7 @@ impl Forwarder {
             answer: Batch::new(),
             at_uplink: vec![Vec::new(); MAX_PORTS],
             heads: vec![Vec::new(); MAX_PORTS],
-            has_heads: vec![false; MAX_PORTS],
+            has_heads: vec![0; MAX_PORTS],
             blocked: Vec::with_capacity(MAX_PORTS),
             measuring: Measuring::default(),
             told: None,
@@ -251,8 +251,7 @@ impl Forwarder {
         let waited = self.state.at_uplink(source, lane).and_then(Option::take);
         self.state.last = (0, 0);
         let common = Common { switch: &self.switch, state: &mut self.state, table, now };
-        let mut pass = Pass::new(common, (source, entry), budget);
-        pass.lane = lane;
+        let mut pass = Pass::new(common, (source, entry), lane, budget);
         if budget.is_some_and(|b| b.is_spent()) {
             let wait_ns = Some(meter::wait_from(&entry.policy, now));
             pass.leave_uplink(waited);
@@ -344,7 +343,8 @@ pub(crate) struct Pass<'a> {
     /// The uplink that it waits for.
     pub(crate) uplink: Option<PortId>,
     lane: usize,
-    /// Its first frame, in the batch.
+    /// The ring of the lane, and its first frame in the batch.
+    ring: u8,
     first: usize,
     /// The batch has frames of several sources, and those of one list may be of any.
     mixed: bool,
@@ -355,6 +355,7 @@ pub(crate) struct Pass<'a> {
 
 impl Sink for Pass<'_> {
     fn deliver(&mut self, batch: &mut Batch<'_>) {
+        self.ring = batch.ring();
         let admitted = self.admit(batch);
         self.classify(batch, 0..admitted);
         let touched = std::mem::take(&mut self.state.touched);
@@ -383,10 +384,11 @@ impl<'a> Pass<'a> {
     fn new(
         common: Common<'a>,
         (source, entry): (PortId, &'a Entry),
+        lane: usize,
         budget: Option<Budget>,
     ) -> Self {
         let Common { switch, state, table, now } = common;
-        let has_heads = state.has_heads(source, &switch.waits, now);
+        let has_heads = state.has_heads((source, lane), &switch.waits, now);
         Self {
             switch,
             state,
@@ -399,7 +401,8 @@ impl<'a> Pass<'a> {
             finished: 0,
             more: false,
             uplink: None,
-            lane: 0,
+            lane,
+            ring: 0,
             first: 0,
             mixed: false,
             has_heads,

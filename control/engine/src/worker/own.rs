@@ -82,8 +82,12 @@ impl Own {
             let much = all.frames >= BATCH || all.work > WORK / 2 || served == SERVED;
             if much || one.paused {
                 self.turn = (place + 1) % count;
-                break;
+                return all;
             }
+        }
+        // Whoever is looked at first finds most room.
+        if all.held_ns.is_some() {
+            self.turn = (self.turn + 1) % count.max(1);
         }
         all
     }

@@ -87,7 +87,7 @@ impl<C: Cplus> TransmitSide<C> for Queues<C> {
         if chip.place(Which::High).base == 0 {
             return self.normal.transmit(chip, spare, limit, sink);
         }
-        let mut counted = Counted { sink, lent: 0 };
+        let mut counted = Counted { sink, lent: 0, ring: 1 };
         let first = self.high.transmit(chip, spare, limit, &mut counted);
         // A pull is no longer than that of a chip with one ring.
         if first.work > WORK / 2 {

@@ -6,11 +6,14 @@ use vmlan_frame::{Batch, Sink};
 pub struct Counted<'s> {
     pub sink: &'s mut dyn Sink,
     pub lent: usize,
+    /// The one whose turn it is.
+    pub ring: usize,
 }
 
 impl Sink for Counted<'_> {
     fn deliver(&mut self, batch: &mut Batch<'_>) {
         self.lent += batch.len();
+        batch.set_ring(self.ring);
         self.sink.deliver(batch);
     }
 }

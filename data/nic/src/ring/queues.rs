@@ -13,7 +13,7 @@ pub fn in_turn(
     sink: &mut dyn Sink,
     mut serve: impl FnMut(usize, usize, &mut dyn Sink) -> Sent,
 ) -> Sent {
-    let mut sink = Counted { sink, lent: 0 };
+    let mut sink = Counted { sink, lent: 0, ring: 0 };
     let mut all = Sent { delayed: true, ..Sent::default() };
     for step in 0..count {
         // A pull is not much longer than that of a chip with one ring.
@@ -21,7 +21,8 @@ pub fn in_turn(
         if all.work > WORK / 2 || all.visited > BUDGET / 2 || left == 0 {
             break;
         }
-        let sent = serve((first + step) % count, left, &mut sink);
+        sink.ring = (first + step) % count;
+        let sent = serve(sink.ring, left, &mut sink);
         all.finished += sent.finished;
         all.delayed &= sent.delayed || sent.causes == 0;
         all.causes |= sent.causes;

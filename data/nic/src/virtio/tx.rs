@@ -87,7 +87,9 @@ impl Net<TxState> {
             let (map, lane) = (&self.map, self.lane);
             let (n, fault);
             either!(queue, queue => {
-                let mut visit = Visit { queue, map, counters, lane, hlen, allowed, budget, work };
+                let ring = index;
+                let mut visit =
+                    Visit { queue, map, counters, lane, ring, hlen, allowed, budget, work };
                 (n, fault) = visit.serve(state, batch, limit - finished, sink);
                 (budget, work) = (visit.budget, visit.work);
             });
@@ -128,6 +130,8 @@ struct Visit<'q, L> {
     map: &'q Map,
     counters: &'q Counters,
     lane: usize,
+    /// Its number among the lane's.
+    ring: usize,
     hlen: usize,
     allowed: Offloads,
     /// Descriptors that may still be read.
@@ -166,6 +170,7 @@ where
             },
         }
         let mut batch: Batch<'q> = Batch::take(spare);
+        batch.set_ring(self.ring);
         let (dropped, fault) = self.collect(state, &mut batch, limit);
         if !batch.is_empty() {
             sink.deliver(&mut batch);

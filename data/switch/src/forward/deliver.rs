@@ -79,10 +79,10 @@ impl Pass<'_> {
         if pushed > 0 {
             // Of a frame that was cut some segments may have been lost.
             let lost = self.state.out.finished.take_lost();
-            let took = || usual_frames(batch, taken).saturating_sub(lost).max(1);
-            self.switch.waits.took(to, took, self.now);
+            let took = || usual_frames(batch, taken).saturating_sub(lost);
+            self.switch.waits.took(to, || took().max(1), self.now);
             if self.has_heads && !self.mixed {
-                self.note_served(to, usual_frames(batch, taken));
+                self.note_served(to, took());
             }
         }
         if limited {

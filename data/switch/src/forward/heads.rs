@@ -1,34 +1,48 @@
 //! For whom a source's lanes are held up.
 //!
-//! Buffers are given back in order, so a lane of which a frame is held for one receiver cannot go
-//! on for others without end either. What counts is the *head*: the first frame of a batch, if it
-//! is held. A lane may have several rings (queues that share it, or a chip's), each of which lends
-//! batches of its own, and has a head.
+//! Buffers are given back in order, so a ring of which a frame is held for one receiver cannot go
+//! on for others without end either. What counts is the *head*: the first frame that a ring lends,
+//! if it is held. A lane may have several rings (queues that share it, or a chip's), each of which
+//! lends batches of its own.
 
 use super::{Pass, State};
 use crate::PortId;
 use crate::full_wait::Waits;
 
-/// Rings of a lane, at most: vmxnet3 has eight that send.
-const RINGS: usize = 8;
+/// How many receivers a lane's heads may be held for by turns: beyond it the one that was seen
+/// least lately is forgotten.
+const PLACES: usize = 8;
 
-/// A receiver for which heads of a lane are held.
+/// A receiver for which heads of a ring are held.
 #[derive(Clone, Copy, Debug)]
 struct Head {
+    ring: u8,
     receiver: PortId,
-    /// Since when; later by what the receiver has taken of the source, and by time in which nobody
-    /// looked.
-    since: u64,
-    /// When one was last held.
+    /// For how long, less what the receiver has taken of the ring meanwhile, in nanoseconds.
+    waited: u64,
+    /// When one was held or taken last.
     seen: u64,
+    /// It was taken, and none has been seen since.
+    gone: bool,
+}
+
+impl Head {
+    /// It is still held, or was until now. What is held is looked at again before `most` is over:
+    /// if it was not, it was not the receiver that it waited for.
+    fn wait(&mut self, most: u64, now: u64) {
+        if !self.gone {
+            self.waited += now.saturating_sub(self.seen).min(most);
+        }
+        self.seen = now;
+    }
 }
 
 /// All of a lane.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Heads([Option<Head>; RINGS]);
+pub(super) struct Heads([Option<Head>; PLACES]);
 
 impl Heads {
-    /// Forgets what has not been seen for long. True if there are others.
+    /// Forgets what has not been seen for long; true if there are others.
     fn refresh(&mut self, waits: &Waits, now: u64) -> bool {
         for place in &mut self.0 {
             *place = place.filter(|head| now.saturating_sub(head.seen) < waits.period());
@@ -40,38 +54,43 @@ impl Heads {
         self.0.iter().flatten().any(|head| head.receiver == receiver)
     }
 
-    fn of(&mut self, receiver: PortId) -> Option<&mut Head> {
-        self.0.iter_mut().flatten().find(|head| head.receiver == receiver)
+    fn of(&mut self, ring: u8, receiver: PortId) -> Option<&mut Head> {
+        let mut heads = self.0.iter_mut().flatten();
+        heads.find(|head| (head.ring, head.receiver) == (ring, receiver))
     }
 
-    /// The receiver has taken `frames` of the usual length from the source.
-    fn served(&mut self, receiver: PortId, frames: usize, now: u64) {
-        if let Some(head) = self.of(receiver) {
-            head.since = head.since.saturating_add(Waits::earned(frames)).min(now);
+    /// The receiver has taken `frames` of the usual length from the ring.
+    fn served(&mut self, ring: u8, receiver: PortId, frames: usize, waits: &Waits, now: u64) {
+        if let Some(head) = self.of(ring, receiver) {
+            head.wait(waits.most(), now);
+            head.waited = head.waited.saturating_sub(Waits::earned(frames));
+            head.gone = true;
         }
     }
 
     /// One is held for `receiver`, which is full. True if they have been for too long.
-    fn held(&mut self, receiver: PortId, waits: &Waits, now: u64) -> bool {
-        let Some(head) = self.of(receiver) else {
-            let is_over = |head: &Head| now.saturating_sub(head.seen) > waits.most();
-            let place = self.0.iter_mut().find(|place| place.as_ref().is_none_or(is_over));
-            if let Some(place) = place {
-                *place = Some(Head { receiver, since: now, seen: now });
+    fn held(&mut self, ring: u8, receiver: PortId, waits: &Waits, now: u64) -> bool {
+        let Some(head) = self.of(ring, receiver) else {
+            let seen = |place: &Option<Head>| place.map_or(0, |head| head.seen);
+            if let Some(place) = self.0.iter_mut().min_by_key(|place| seen(place)) {
+                *place = Some(Head { ring, receiver, waited: 0, seen: now, gone: false });
             }
             return false;
         };
-        // Held frames are looked at again before `most` is over. If they were not, it was not this
-        // receiver that they waited for.
-        let unseen = now.saturating_sub(head.seen).saturating_sub(waits.most());
-        head.since = head.since.saturating_add(unseen);
-        head.seen = now;
-        let too_long = waits.is_too_long(now.saturating_sub(head.since));
+        head.wait(waits.most(), now);
+        head.gone = false;
+        let too_long = waits.is_too_long(head.waited);
         if too_long {
-            self.0.iter_mut().for_each(|at| *at = at.filter(|head| head.receiver != receiver));
+            let is_it = |head: &Head| (head.ring, head.receiver) == (ring, receiver);
+            self.0.iter_mut().for_each(|place| *place = place.filter(|head| !is_it(head)));
         }
         too_long
     }
+}
+
+/// The bit of a lane; those behind the 63rd share one.
+fn bit(lane: usize) -> u64 {
+    1 << lane.min(63)
 }
 
 impl State {
@@ -79,21 +98,25 @@ impl State {
         self.heads.get_mut(source.index())?.get_mut(lane)
     }
 
-    /// True if heads of the source are held, or were not long ago.
+    /// True if heads of the lane are held, or were not long ago.
     #[inline]
-    pub(super) fn has_heads(&mut self, source: PortId, waits: &Waits, now: u64) -> bool {
-        let has = self.has_heads.get(source.index()).is_some_and(|has| *has);
-        has && self.refresh_heads(source, waits, now)
+    pub(super) fn has_heads(
+        &mut self,
+        (source, lane): (PortId, usize),
+        waits: &Waits,
+        now: u64,
+    ) -> bool {
+        let lanes = self.has_heads.get(source.index()).copied().unwrap_or(0);
+        lanes & bit(lane) != 0 && self.refresh_heads(source, lane, waits, now)
     }
 
     #[cold]
-    fn refresh_heads(&mut self, source: PortId, waits: &Waits, now: u64) -> bool {
-        let lanes = self.heads.get_mut(source.index()).map_or(&mut [][..], Vec::as_mut_slice);
-        let any = lanes.iter_mut().fold(false, |any, heads| heads.refresh(waits, now) | any);
-        if let Some(has) = self.has_heads.get_mut(source.index()) {
-            *has = any;
+    fn refresh_heads(&mut self, source: PortId, lane: usize, waits: &Waits, now: u64) -> bool {
+        let has = self.heads(source, lane).is_some_and(|heads| heads.refresh(waits, now));
+        if let Some(lanes) = self.has_heads.get_mut(source.index()).filter(|_| !has && lane < 63) {
+            *lanes &= !bit(lane);
         }
-        any
+        has
     }
 
     /// True if heads of somebody who has frames for `to` in this joint breath are held for it, or
@@ -123,7 +146,7 @@ impl Pass<'_> {
     #[cold]
     pub(super) fn note_served(&mut self, to: PortId, frames: usize) {
         if let Some(heads) = self.state.heads(self.source, self.lane) {
-            heads.served(to, frames, self.now);
+            heads.served(self.ring, to, frames, &self.switch.waits, self.now);
         }
     }
 
@@ -133,14 +156,18 @@ impl Pass<'_> {
     pub(super) fn note_full(&mut self, i: usize, to: PortId) {
         let (waits, now) = (&self.switch.waits, self.now);
         let head = match self.mixed {
-            false => (i == self.first).then_some((self.source, self.lane)),
-            true => self.state.senders.iter().find(|s| s.first == i).map(|s| (s.source, 0)),
+            false => (i == self.first).then_some((self.source, self.lane, self.ring)),
+            true => {
+                let sender = self.state.senders.iter().find(|sender| sender.first == i);
+                sender.map(|sender| (sender.source, 0, sender.ring))
+            }
         };
-        let Some((source, lane)) = head else { return };
-        if let Some(has) = self.state.has_heads.get_mut(source.index()) {
-            *has = true;
+        let Some((source, lane, ring)) = head else { return };
+        if let Some(lanes) = self.state.has_heads.get_mut(source.index()) {
+            *lanes |= bit(lane);
         }
-        if self.state.heads(source, lane).is_some_and(|heads| heads.held(to, waits, now)) {
+        let heads = self.state.heads(source, lane);
+        if heads.is_some_and(|heads| heads.held(ring, to, waits, now)) {
             waits.give_up(to, source, now);
         }
     }

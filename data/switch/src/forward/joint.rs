@@ -70,7 +70,8 @@ pub(super) struct Habit {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sender {
     pub(super) source: PortId,
-    /// Its first frame.
+    /// Its ring, and its first frame.
+    pub(super) ring: u8,
     pub(super) first: usize,
     uplink: Option<PortId>,
     done: Breath,
@@ -85,9 +86,10 @@ pub(super) struct Sender {
 }
 
 impl Sender {
-    fn new(source: PortId, first: usize) -> Self {
+    fn new(source: PortId, ring: u8, first: usize) -> Self {
         Self {
             source,
+            ring,
             first,
             uplink: None,
             done: Breath::default(),
@@ -251,7 +253,7 @@ impl Common<'_> {
                 let Self { switch, table, now, .. } = self;
                 let common = Common { switch, state: &mut *self.state, table, now };
                 let limit = BATCH.min(JOINT - all.len());
-                let pass = Pass::new(common, (source.port, entry), None);
+                let pass = Pass::new(common, (source.port, entry), 0, None);
                 let mut turn = Turn {
                     pass,
                     all,
@@ -313,7 +315,7 @@ impl Sink for Turn<'_, '_> {
             let frames = first..all.len();
             self.pass.classify_by_macs(&mut all, frames.clone());
             let at = self.pass.state.senders.len();
-            self.pass.state.senders.push(Sender::new(self.pass.source, first));
+            self.pass.state.senders.push(Sender::new(self.pass.source, batch.ring(), first));
             self.pass.state.have_heads |= self.pass.has_heads;
             self.own_ns += self.pass.state.lap();
             let delivered;
@@ -387,7 +389,8 @@ impl Pass<'_> {
         let Some(place) = self.state.lists.get_mut(to.index()) else { return };
         let mut list = std::mem::replace(place, std::mem::take(&mut self.state.spare_list));
         let mut senders = std::mem::take(&mut self.state.senders);
-        let own = (self.source, self.entry, self.first, self.uplink, self.done);
+        let own = (self.source, self.entry, self.ring, self.first);
+        let own_done = (self.uplink, self.done);
         let mut rest = list.as_slice();
         for k in 0..senders.len() {
             let end = senders.get(k + 1).map_or(JOINT, |next| next.first);
@@ -399,13 +402,15 @@ impl Pass<'_> {
                 place.extend_from_slice(theirs);
             }
             batch.set_source(sender.source.number());
-            (self.source, self.entry, self.first) = (sender.source, entry, sender.first);
+            (self.source, self.entry) = (sender.source, entry);
+            (self.ring, self.first) = (sender.ring, sender.first);
             (self.uplink, self.done) = (sender.uplink, sender.done);
             self.push(batch, to);
             (sender.uplink, sender.done) = (self.uplink, self.done);
             sender.own_ns += self.state.lap();
         }
-        (self.source, self.entry, self.first, self.uplink, self.done) = own;
+        (self.source, self.entry, self.ring, self.first) = own;
+        (self.uplink, self.done) = own_done;
         list.clear();
         (self.state.senders, self.state.spare_list) = (senders, list);
     }

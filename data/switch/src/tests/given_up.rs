@@ -144,6 +144,18 @@ fn who_takes_one_frame_now_and_then_does_not_hold_its_sender_for_ever() {
     }
 }
 
+struct Numbered<'s> {
+    ring: usize,
+    sink: &'s mut dyn Sink,
+}
+
+impl Sink for Numbered<'_> {
+    fn deliver(&mut self, batch: &mut Batch<'_>) {
+        batch.set_ring(self.ring);
+        self.sink.deliver(batch);
+    }
+}
+
 /// A port with two rings in a lane, each of which lends a batch of its own.
 struct TwoRings {
     rings: [Arc<Fake>; 2],
@@ -159,7 +171,9 @@ impl Port for TwoRings {
         sink: &mut dyn Sink,
     ) -> usize {
         let first = self.turn.fetch_add(1, Ordering::Relaxed) % 2;
-        [first, 1 - first].iter().map(|ring| self.rings[*ring].pull(lane, spare, limit, sink)).sum()
+        let pull =
+            |ring: usize| self.rings[ring].pull(lane, spare, limit, &mut Numbered { ring, sink });
+        [first, 1 - first].into_iter().map(pull).sum()
     }
     fn push(&self, batch: &Batch<'_>, list: &mut [u16]) -> usize {
         self.rings[0].push(batch, list)
@@ -268,4 +282,74 @@ fn who_is_not_looked_at_does_not_wait() {
         let held = w.ports[0].tx.lock().unwrap().len();
         assert_eq!(held, usize::from(look < 5), "look {look}");
     }
+}
+
+/// Short waits do not add up, nor does what lies between them.
+#[test]
+fn who_is_served_soon_each_time_does_not_give_up() {
+    for empty_look in [true, false] {
+        let mut w = picky();
+        for round in 1..300 {
+            let now = round * 10_000_000;
+            w.switch.waits.took(id(1), || 10_000, now);
+            w.send(0, at(1), at(0), 1);
+            w.ports[1].room.store(0, Ordering::Relaxed);
+            w.breathe(0, now);
+            assert_eq!(w.ports[0].tx.lock().unwrap().len(), 1, "held");
+            w.ports[1].room.store(1, Ordering::Relaxed);
+            w.breathe(0, now + 50_000);
+            assert_eq!(w.tags(1), [1]);
+            if empty_look {
+                w.breathe(0, now + 60_000);
+            }
+        }
+    }
+}
+
+/// What one ring of a lane gets is no comfort for another one, whose frames are stuck.
+#[test]
+fn a_ring_that_is_served_does_not_pay_for_the_other_one() {
+    let mut w = rings();
+    w.ports[2].longest.store(60, Ordering::Relaxed);
+    for look in 1..600 {
+        let now = look * 160_000;
+        w.switch.waits.took(id(2), || 10_000, now);
+        if look == 1 {
+            w.send(0, at(2), at(0), 1);
+            w.ports[0].tx.lock().unwrap()[0].resize(1514, 0);
+        }
+        (0..2).for_each(|_| w.send(1, at(2), at(0), 2));
+        w.breathe(0, now);
+        if w.ports[0].tx.lock().unwrap().is_empty() {
+            assert!((4 * FULL_WAIT..5 * FULL_WAIT).contains(&now), "after {now}");
+            return;
+        }
+    }
+    panic!("held for ever");
+}
+
+/// Several may not take turns to hold a sender up, either.
+#[test]
+fn each_of_several_is_given_up() {
+    let mut w = world(4, Options::default());
+    (0..4).for_each(|port| w.switch.fdb().add_static(at(port), Domain::OPEN, id(port)).unwrap());
+    let step = 1_000_000;
+    let mut dropped = 0;
+    for look in 0..600u64 {
+        // Each has room for one frame each 105 ms, and 35 ms after the one before it.
+        let free = |port: u64| (look + 35 * port).is_multiple_of(105);
+        for port in 1..4u64 {
+            let room = usize::from(free(port));
+            w.ports[usize::try_from(port).unwrap()].room.store(room, Ordering::Relaxed);
+            w.switch.waits.took(id(usize::try_from(port).unwrap()), || 10_000, look * step);
+        }
+        let next = w.ports[0].tx.lock().unwrap().len();
+        (next..3).for_each(|_| {
+            let to = usize::try_from(1 + look / 35 % 3).unwrap();
+            w.send(0, at(to), at(0), 1);
+        });
+        w.breathe(0, (look + 1) * step);
+        dropped = (1..4).map(|port| w.dropped(port, Reason::ReceiverFull)).sum();
+    }
+    assert!(dropped > 100, "{dropped}");
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::thread::ThreadId;
 
 use vmlan_switch::Forwarder;
+use vmlan_switch::policy::Domain;
 
 use super::*;
 
@@ -231,7 +232,16 @@ struct Endless {
     frames: usize,
     bytes: usize,
     pulls: Mutex<Vec<usize>>,
+    /// It takes no frames.
+    full: bool,
     counters: Counters,
+}
+
+impl Endless {
+    fn new(frames: usize, bytes: usize, full: bool) -> Arc<Self> {
+        let (pulls, counters) = (Mutex::default(), Counters::with_lanes(20));
+        Arc::new(Self { frames, bytes, pulls, full, counters })
+    }
 }
 
 impl Port for Endless {
@@ -245,7 +255,7 @@ impl Port for Endless {
         _: usize,
         sink: &mut dyn Sink,
     ) -> usize {
-        lock(&self.pulls)[lane] += 1;
+        lock(&self.pulls).push(lane);
         let mut frame = vec![0; self.bytes];
         frame[..12].copy_from_slice(&[2, 0, 0, 0, 0, 9, 2, 0, 0, 0, 0, 1]);
         let mut batch = Batch::take(spare);
@@ -253,11 +263,12 @@ impl Port for Endless {
             batch.add(&[Slice::from_bytes(&frame)], Offload::NONE).unwrap();
         }
         sink.deliver(&mut batch);
+        let done = if batch.any_held() { 0 } else { self.frames };
         batch.give_back(spare);
-        self.frames
+        done
     }
     fn push(&self, _: &Batch<'_>, list: &mut [u16]) -> usize {
-        list.len()
+        if self.full { 0 } else { list.len() }
     }
     fn offloads(&self) -> Offloads {
         Offloads::ALL
@@ -274,24 +285,40 @@ impl Port for Endless {
     }
 }
 
+/// Turns of one that sends to another, who may be full, and the lanes that were pulled from.
+fn turns(frames: usize, bytes: usize, full: bool) -> (Vec<usize>, Vec<usize>) {
+    let (from, to) = (Endless::new(frames, bytes, false), Endless::new(0, 60, full));
+    let w = Workers::played(Switch::new(Options::default())).unwrap();
+    let [from_id, to_id] = [&from, &to].map(|port| w.add("a", port.clone()).unwrap());
+    let address = vmlan_frame::Mac::new([2, 0, 0, 0, 0, 9]);
+    w.shared.switch.fdb().add_static(address, Domain::OPEN, to_id).unwrap();
+    let table = w.table();
+    let mut forwarder = Forwarder::new(w.shared.switch.clone());
+    forwarder.grow(&table);
+    let mut own = own::Own::new(from_id, (0..20).collect());
+    let passed = (1..=20).map(|turn| own.breath(&mut forwarder, &table, turn).frames);
+    (passed.collect(), std::mem::take(&mut *lock(&from.pulls)))
+}
+
 /// Whoever has many lanes has no longer turns for it: by frames, by bytes, by lanes that have few.
 /// All lanes have theirs.
 #[test]
 fn more_lanes_do_not_make_a_turn_longer() {
     for (frames, bytes, lanes) in [(128, 60, 2), (5, 65_000, 2), (1, 60, 8)] {
-        let counters = Counters::with_lanes(20);
-        let port = Arc::new(Endless { frames, bytes, pulls: vec![0; 20].into(), counters });
-        let w = Workers::played(Switch::new(Options::default())).unwrap();
-        let id = w.add("a", port.clone()).unwrap();
-        let table = w.table();
-        let mut forwarder = Forwarder::new(w.shared.switch.clone());
-        forwarder.grow(&table);
-        let mut own = own::Own::new(id, (0..20).collect());
-        for turn in 1..=10 {
-            assert_eq!(own.breath(&mut forwarder, &table, turn).frames, frames * lanes);
-        }
-        let pulls = lock(&port.pulls);
-        let [least, most] = [pulls.iter().min(), pulls.iter().max()].map(|n| *n.unwrap());
-        assert!(least > 0 && most == least, "{pulls:?}");
+        let (passed, pulls) = turns(frames, bytes, false);
+        assert_eq!(passed, [frames * lanes; 20]);
+        let in_turn = (0..20 * lanes).map(|n| n % 20).collect::<Vec<_>>();
+        assert_eq!(pulls, in_turn);
+    }
+}
+
+/// Where all wait none is overlooked, and each is the first in turn, who finds most room.
+#[test]
+fn lanes_that_wait_take_turns_at_being_first() {
+    for bytes in [60, 65_000] {
+        let (passed, pulls) = turns(9, bytes, true);
+        assert_eq!(passed, [0; 20]);
+        let first = pulls.chunks(20).map(|turn| turn[0]).collect::<Vec<_>>();
+        assert_eq!(first, (0..20).collect::<Vec<_>>());
     }
 }
