@@ -55,7 +55,7 @@ bench: ## the paper's tables, peers and more, native guests (2 hours), into docs
 	$(CARGO) build --release -p vmlan
 	@$(RUN_BENCHES)
 
-bench-short: ## the same, fewer and shorter cells, 5 rounds at least (half an hour; peers: root)
+bench-short: ## the same, fewer and shorter cells, 5 rounds at least (40 minutes; peers: root)
 	@scripts/setup.sh build
 	$(CARGO) build --release -p vmlan
 	@short=--short limit=600; $(RUN_BENCHES)
